@@ -288,7 +288,9 @@ class Asked:
         place = f"{tally.name}[{', '.join(map(str, self._as_given(tally.name, at)))}]"
         if tally.name in ("output", "lse"):
             problem = self.made.head(at[0], 0 if self.made.layer else at[1]).rows(np.array(at[2:3]))
-            reasons = (why_outside(problem, c) for c in readings_of(self.contract.at(self.made.dtype), problem))
+            reasons = (
+                why_outside(problem, contract) for contract in readings_of(self.contract.at(self.made.dtype), problem)
+            )
             return f"{place}: {next(filter(None, reasons), 'it may overflow')}"
         return f"{place}: a gradient, or what it is made of, may overflow"
 

@@ -100,18 +100,18 @@ class Block:
     @cached_property
     def output(self) -> DoubleDouble:
         """o [R, Dv]."""
-        w, head = self.weights, self.head
-        factor = w.slices if self.kept is None else left(*w.of(self.kept), bound=1.0)
-        o = product(factor, head.values) * head.keep_factor / w.total
+        weights, head = self.weights, self.head
+        factor = weights.slices if self.kept is None else left(*weights.of(self.kept), bound=1.0)
+        o = product(factor, head.values) * head.keep_factor / weights.total
         weighted = 2.02 * head.keep_factor.size * head.largest_value
-        return o.widened(w.relative * weighted).where(~self.empty)
+        return o.widened(weights.relative * weighted).where(~self.empty)
 
     @cached_property
     def lse(self) -> DoubleDouble:
         """L [R, 1]; 0 in empty rows."""
-        w = self.weights
-        L = w.reference * constants()["ln 2"] + log(w.total)
-        return L.widened(1.01 * w.relative).where(~self.empty)
+        weights = self.weights
+        L = weights.reference * constants()["ln 2"] + log(weights.total)
+        return L.widened(1.01 * weights.relative).where(~self.empty)
 
 
 @dataclass(frozen=True)
@@ -185,21 +185,21 @@ def blocks(head: Head) -> Iterator[Block]:
 
 def _scores(block: Block) -> tuple[DoubleDouble, DoubleDouble | None]:
     """t [R, Sk] of all keys, and the slope of the softcap."""
-    head, p, log2_e = block.head, block.problem, constants()["log2 e"]
-    cap, slope = p.softcap, None
+    head, problem, log2_e = block.head, block.problem, constants()["log2 e"]
+    cap, slope = problem.softcap, None
     factor = head.scale * log2_e if cap is None else head.scale * log2_e * number(2.0) / number(cap)
-    q = number(finite(p.q[0, 0])) * factor
+    q = number(finite(problem.q[0, 0])) * factor
     t = product(left(q.hi, q.lo), head.transposed_keys, by_row=True)
-    t = t.widened(1.01 * p.head_dim * q.radius.max(axis=1, keepdims=True) * np.abs(head.k).max(initial=0.0))
+    t = t.widened(1.01 * problem.head_dim * q.radius.max(axis=1, keepdims=True) * np.abs(head.k).max(initial=0.0))
     if cap is not None:
         t, slope = tanh(t)
         t = t * (number(cap) * log2_e)
-    if p.bias is not None:
-        bias = np.broadcast_to(p.bias, p.score_shape)[0, 0]
+    if problem.bias is not None:
+        bias = np.broadcast_to(problem.bias, problem.score_shape)[0, 0]
         t = t + number(np.maximum(finite(bias), -LARGEST / 2)) * log2_e
-    if p.alibi_slopes is not None:
-        m = np.broadcast_to(p.alibi_slopes, (1, 1, 1, 1))[0, 0]
-        t = t - number(m) * number(np.abs(p.distances)) * log2_e
+    if problem.alibi_slopes is not None:
+        m = np.broadcast_to(problem.alibi_slopes, (1, 1, 1, 1))[0, 0]
+        t = t - number(m) * number(np.abs(problem.distances)) * log2_e
     return t, slope
 
 

@@ -97,7 +97,7 @@ class _OfPairs:
 
 def _add(sums: dict[str, _Sum], at: tuple[int, int], block: Block, dO: np.ndarray, dL: np.ndarray) -> None:
     """Add what a block of rows contributes, for its dO [R, Dv] and dL [R, 1]."""
-    head, w = block.head, block.weights
+    head, weights = block.head, block.weights
     b, h = at
     g = h // head.group
     unknown = block.undefined | ~np.isfinite(dO).all(axis=1) | ~np.isfinite(dL[:, 0])
@@ -106,31 +106,31 @@ def _add(sums: dict[str, _Sum], at: tuple[int, int], block: Block, dO: np.ndarra
     seen = np.zeros((head.problem.key_length, 1), dtype=bool)
     if unknown.any():
         seen = block.problem.visible[0, 0][unknown].any(axis=0)[:, None]
-    by_total = head.scale / w.total
+    by_total = head.scale / weights.total
     dropped = number(dO) * head.keep_factor
     A = _of_scores(block, dO, dropped, dL)
-    S = A.through(w.slope)
+    S = A.through(weights.slope)
     dq = product(left(S.hi, S.lo), head.keys) * by_total
     dq = dq.widened(head.scale.size * S.error * np.abs(head.k).max(axis=0, initial=0.0)).where(~block.empty)
     sums["dq"].add((b, h, rows), dq, unknown[:, None])
     q = number(finite(block.problem.q[0, 0])) * by_total
-    sums["dk"].add((b, g), _over_rows(w.hi, S, q), seen)
-    kept = (w.hi, w.lo) if block.kept is None else w.of(block.kept)
+    sums["dk"].add((b, g), _over_rows(weights.hi, S, q), seen)
+    kept = (weights.hi, weights.lo) if block.kept is None else weights.of(block.kept)
     P = _OfPairs(*kept, _unsure(block), np.ones((len(dO), 1)))
-    sums["dv"].add((b, g), _over_rows(w.hi, P, dropped / w.total), seen)
+    sums["dv"].add((b, g), _over_rows(weights.hi, P, dropped / weights.total), seen)
     if "dbias" in sums:
         _add_to_bias(sums["dbias"], at, block, A, unknown)
 
 
 def _unsure(block: Block) -> np.ndarray:
     """2 rho / (1 - rho), and the relative error of N, [R, 1]."""
-    w = block.weights
-    return 2.02 * (w.relative + w.total.radius / w.total.hi)
+    weights = block.weights
+    return 2.02 * (weights.relative + weights.total.radius / weights.total.hi)
 
 
 def _of_scores(block: Block, dO: np.ndarray, dropped: DoubleDouble, dL: np.ndarray) -> _OfPairs:
     """w X of the finished scores."""
-    head, w = block.head, block.weights
+    head, weights = block.head, block.weights
     delta = (number(dO) * block.output).total(1)
     dP = product(left(dropped.hi, dropped.lo), head.transposed_values, by_row=True)
     dP = dP.widened(
@@ -139,7 +139,7 @@ def _of_scores(block: Block, dO: np.ndarray, dropped: DoubleDouble, dL: np.ndarr
     if block.kept is not None:
         dP = dP.where(block.kept)
     X = dP + (number(dL) - delta)
-    A = DoubleDouble(w.hi, w.lo, np.zeros(())) * X
+    A = DoubleDouble(weights.hi, weights.lo, np.zeros(())) * X
     size, radius = X.size, np.broadcast_to(X.radius, X.shape)
     if block.visible is not None:
         size, radius = np.where(block.visible, size, 0.0), np.where(block.visible, radius, 0.0)
@@ -159,9 +159,9 @@ def _over_rows(w: np.ndarray, x: _OfPairs, y: DoubleDouble) -> DoubleDouble:
 
 def _add_to_bias(total: _Sum, at: tuple[int, int], block: Block, A: _OfPairs, unknown: np.ndarray) -> None:
     """Add dA of a block, summed over the axes along which the bias is broadcast."""
-    w, shape = block.weights, total.undefined.shape
-    radius = 1.01 * (w.hi * A.error + UNDERFLOW * A.largest)
-    dA = DoubleDouble(A.hi, A.lo, radius) * (number(1.0) / w.total)
+    weights, shape = block.weights, total.undefined.shape
+    radius = 1.01 * (weights.hi * A.error + UNDERFLOW * A.largest)
+    dA = DoubleDouble(A.hi, A.lo, radius) * (number(1.0) / weights.total)
     dA = dA if block.visible is None else dA.where(block.visible)
     undefined = block.problem.visible[0, 0] & unknown[:, None]
     rows = slice(int(block.index[0]), int(block.index[-1]) + 1)

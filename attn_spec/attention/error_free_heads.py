@@ -54,8 +54,8 @@ class Head:
     @cached_property
     def scale(self) -> DoubleDouble:
         """The real factor on q.k."""
-        p = self.problem
-        return inverse_root(p.scale_divisor) if p.scale is None else number(p.scale)
+        problem = self.problem
+        return inverse_root(problem.scale_divisor) if problem.scale is None else number(problem.scale)
 
     @cached_property
     def keep_factor(self) -> DoubleDouble:
@@ -76,10 +76,15 @@ class Head:
     @cached_property
     def is_safe(self) -> bool:
         """Return whether no input, and no parameter, is so large or small that something may under- or overflow."""
-        p = self.problem
-        given = [p.q, p.k, p.v, *(x for x in (p.scale, p.softcap, p.alibi_slopes) if x is not None)]
-        if p.bias is not None:  # what is far below is clipped
-            given.append(np.maximum(p.bias, -LARGEST / 2))
+        problem = self.problem
+        given = [
+            problem.q,
+            problem.k,
+            problem.v,
+            *(x for x in (problem.scale, problem.softcap, problem.alibi_slopes) if x is not None),
+        ]
+        if problem.bias is not None:  # what is far below is clipped
+            given.append(np.maximum(problem.bias, -LARGEST / 2))
         return all(is_safe(x) for x in given)
 
 

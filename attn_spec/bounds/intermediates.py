@@ -108,17 +108,17 @@ class Intermediates:
 KEPT = 4
 
 
-def kept(
+def memoized(
     function: Callable[Concatenate[Intermediates, Given], Result],
 ) -> Callable[Concatenate[Intermediates, Given], Result]:
     """A function of intermediates whose last results are kept as long as those are, apart by what is struck."""
     results: WeakKeyDictionary[Intermediates, dict[Any, Result]] = WeakKeyDictionary()
 
     @functools.wraps(function)
-    def looked_up(x: Intermediates, *given: Given.args, **named: Given.kwargs) -> Result:
-        known, key = results.setdefault(x, {}), (state(), given, *named.items())
+    def looked_up(forward: Intermediates, *given: Given.args, **named: Given.kwargs) -> Result:
+        known, key = results.setdefault(forward, {}), (state(), given, *named.items())
         if key not in known:
-            found = function(x, *given, **named)
+            found = function(forward, *given, **named)
             while len(known) >= KEPT:
                 del known[next(iter(known))]
             known[key] = found
@@ -164,10 +164,10 @@ def intermediates(problem: Problem, score: Score | None = None) -> Intermediates
     )  # fmt: skip
 
 
-@kept
-def in_all_orders(x: Intermediates) -> tuple[Intermediates, ...]:
+@memoized
+def in_all_orders(forward: Intermediates) -> tuple[Intermediates, ...]:
     """Return the intermediates of the problem for each further order in which kernels evaluate its score."""
-    return () if x.score.otherwise is None else (intermediates(x.problem, x.score.otherwise),)
+    return () if forward.score.otherwise is None else (intermediates(forward.problem, forward.score.otherwise),)
 
 
 def _operands(problem: Problem, score: Score) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -251,34 +251,34 @@ class GradientIntermediates:
 
 @np.errstate(all="ignore")
 def gradient_intermediates(
-    x: Intermediates, of_output: np.ndarray, lse_cotangent: np.ndarray | None = None
+    forward: Intermediates, of_output: np.ndarray, lse_cotangent: np.ndarray | None = None
 ) -> GradientIntermediates:
     """Evaluate the gradients in float64, keeping everything a bound needs."""
-    problem, cap = x.problem, x.problem.softcap
+    problem, cap = forward.problem, forward.problem.softcap
     check_handled(problem, GRADIENTS_HANDLE, "float64 gradients")
-    outputs, cotangent, by_outputs = x.score.outputs, of_output, {}
+    outputs, cotangent, by_outputs = forward.score.outputs, of_output, {}
     if outputs is not None:
-        cotangent, by_outputs = outputs.pull(FLOATS, x.O, parameters_of(problem), of_output)
-    dP = np.where(x.visible, x.dropped(cotangent @ x.v.swapaxes(-1, -2)), 0.0)
-    D = (x.P * dP).sum(axis=-1, keepdims=True)
+        cotangent, by_outputs = outputs.pull(FLOATS, forward.O, parameters_of(problem), of_output)
+    dP = np.where(forward.visible, forward.dropped(cotangent @ forward.v.swapaxes(-1, -2)), 0.0)
+    D = (forward.P * dP).sum(axis=-1, keepdims=True)
     X = dP - D if lse_cotangent is None else dP - D + lse_cotangent[..., None]
-    X = np.where(x.visible, X, 0.0)
-    dA = x.P * X if problem.feature_map is None else X / x.N
-    dS = dA if cap is None else dA * (1 - (x.capped / cap) ** 2)
-    dS = np.where(x.visible, dS, 0.0)
-    score, p, scale = x.score, parameters_of(problem) | rotations_of(problem), problem.scale_value
+    X = np.where(forward.visible, X, 0.0)
+    dA = forward.P * X if problem.feature_map is None else X / forward.N
+    dS = dA if cap is None else dA * (1 - (forward.capped / cap) ** 2)
+    dS = np.where(forward.visible, dS, 0.0)
+    score, p, scale = forward.score, parameters_of(problem) | rotations_of(problem), problem.scale_value
     of_p: dict[str, np.ndarray] = {}
     if score.pairs is None:
-        of_q, of_k = dS @ x.k, dS.swapaxes(-1, -2) @ x.q
+        of_q, of_k = dS @ forward.k, dS.swapaxes(-1, -2) @ forward.q
     else:
-        of_q, of_k, of_p = score.pairs.pull(FLOATS, finite(x.q), finite(x.k), p, dS)
+        of_q, of_k, of_p = score.pairs.pull(FLOATS, finite(forward.q), finite(forward.k), p, dS)
     dq, by_queries = score.queries.pull(FLOATS, finite(problem.q), p, scale * of_q)
     if score.plain:
-        dk, by_keys = scale * x.over_group(of_k), {}
+        dk, by_keys = scale * forward.over_group(of_k), {}
     else:
         dk, by_keys = score.keys.pull(FLOATS, finite(repeated_keys(problem)), p, scale * of_k)
-        dk = x.over_group(dk)
-    of_v = x.dropped(x.P).swapaxes(-1, -2) @ cotangent
+        dk = forward.over_group(dk)
+    of_v = forward.dropped(forward.P).swapaxes(-1, -2) @ cotangent
     if outputs is None:
         dv, by_values = of_v, {}
     else:
@@ -287,9 +287,9 @@ def gradient_intermediates(
         dv, by_values = score.values.pull(FLOATS, v, p, of_v)
         by_values |= by_outputs
         if problem.output_projection_bias is not None:  # of all heads together
-            heads = np.arange(x.O.shape[1])[:, None, None] == 0
+            heads = np.arange(forward.O.shape[1])[:, None, None] == 0
             by_values["output_projection_bias"] = np.where(heads, of_output.sum(axis=2, keepdims=True), 0.0)
-    found = {"dq": dq, "dk": dk, "dv": x.over_group(dv)}
+    found = {"dq": dq, "dk": dk, "dv": forward.over_group(dv)}
     if problem.bias is not None:
         found["dbias"] = dA.sum(axis=problem.broadcast_axes("bias"), keepdims=True)
     for name, per_head in (by_queries | by_keys | by_values | {name: scale * of for name, of in of_p.items()}).items():

@@ -14,11 +14,11 @@ import numpy as np
 
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Operand, parameters_of
-from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, kept, repeated_keys
+from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, memoized, repeated_keys
 from attn_spec.bounds.running_error import Approximation, RowErrors, RunningErrors, given, stored
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.contract.products import sums
-from attn_spec.contract.roundoff import growth
+from attn_spec.contract.products import roundings_of_sum
+from attn_spec.contract.roundoff import gamma
 from attn_spec.contract.terms import guard, term, times
 from attn_spec.numbers.formats import FORMATS, Format
 
@@ -27,18 +27,18 @@ from attn_spec.numbers.formats import FORMATS, Format
 class OperandError:
     """Errors of q' [B, Hq, Sq, D] and k' [B, Hq, Sk, D] as they are stored."""
 
-    q: np.ndarray
-    k: np.ndarray
+    E_q: np.ndarray
+    E_k: np.ndarray
     #: Once more, where all of a vector has a part in common.
     q_rows: RowErrors | None
     k_rows: RowErrors | None
 
-    def moves(self, x: Intermediates) -> np.ndarray:
+    def moves(self, forward: Intermediates) -> np.ndarray:
         """Bound the error that these errors make in q'.k', [B, Hq, Sq, Sk]; one common to a vector scales q'.k'."""
-        e, f = self.q, self.k.swapaxes(-1, -2)
-        moved = term("errors of keys in a score", x.q_size @ f) + term(
+        e, f = self.E_q, self.E_k.swapaxes(-1, -2)
+        moved = term("errors of keys in a score", forward.q_size @ f) + term(
             "errors of queries in a score",
-            e @ (x.k_size.swapaxes(-1, -2) + term("errors of both operands, multiplied", f)),
+            e @ (forward.k_size.swapaxes(-1, -2) + term("errors of both operands, multiplied", f)),
         )
         if self.q_rows is None or self.k_rows is None:
             return moved
@@ -48,15 +48,15 @@ class OperandError:
             term("what errors of a query have in common", of_q)
             + term("what errors of a key have in common", of_k)
             + term("what errors of q and k have in common, multiplied", of_q * of_k),
-            term("errors of each number of a key", x.q_size @ b)
+            term("errors of each number of a key", forward.q_size @ b)
             + term(
                 "errors of each number of a query",
-                a @ (x.k_size.swapaxes(-1, -2) + term("errors of each number of q and k, multiplied", b)),
+                a @ (forward.k_size.swapaxes(-1, -2) + term("errors of each number of q and k, multiplied", b)),
             ),
         )
         return np.fmin(
             moved,
-            term("what errors of a vector have in common", common * np.abs(x.dot))
+            term("what errors of a vector have in common", common * np.abs(forward.dot))
             + term(
                 "errors of each number of a vector",
                 times("what errors have in common makes each number's grow", 1 + common) * own,
@@ -64,149 +64,168 @@ class OperandError:
         )
 
 
-def stored_format(x: Intermediates, c: ResolvedContract) -> Format:
+def stored_format(forward: Intermediates, contract: ResolvedContract) -> Format:
     """The format of the operands, before a scale multiplies them."""
-    changed = guard("the format of operands", not x.score.plain, False)
-    return c.stages.operands.format if changed else FORMATS[x.problem.dtype]
+    changed = guard("the format of operands", not forward.score.plain, False)
+    return contract.stages.operands.format if changed else FORMATS[forward.problem.dtype]
 
 
-@kept
+@memoized
 @np.errstate(all="ignore")
-def operand_error(x: Intermediates, c: ResolvedContract) -> OperandError | None:
+def operand_error(forward: Intermediates, contract: ResolvedContract) -> OperandError | None:
     """Errors of the operands, infinite of vectors too short for it; None of a plain score, which has none."""
-    score = x.score
+    score = forward.score
     if score.plain:
         return None
-    lengths = (np.linalg.norm(given, axis=-1, keepdims=True) for given in (x.problem.q, repeated_keys(x.problem)))
-    q, k = _operands(x, c)
+    lengths = (
+        np.linalg.norm(given, axis=-1, keepdims=True) for given in (forward.problem.q, repeated_keys(forward.problem))
+    )
+    q, k = _operands(forward, contract)
     errors = term("errors of queries", q.error), term("errors of keys", k.error)
     of_q, of_k = (np.where(n < score.shortest, np.inf, of) for n, of in zip(lengths, errors, strict=True))
     return OperandError(of_q, of_k, q.rows, k.rows)
 
 
-@kept
+@memoized
 @np.errstate(all="ignore")
-def _operands(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation]:
+def _operands(forward: Intermediates, contract: ResolvedContract) -> tuple[Approximation, Approximation]:
     """q' and k' as they are stored, of infinite error where an operation could overflow or divide by 0."""
-    A, score, (q, k, p) = RunningErrors(c), x.score, _given(x, c)
+    A, score, (q, k, p) = RunningErrors(contract), forward.score, _given(forward, contract)
     return stored(score.queries.value(A, q, p)), stored(score.keys.value(A, k, p))
 
 
-def value_format(x: Intermediates, c: ResolvedContract) -> Format:
+def value_format(forward: Intermediates, contract: ResolvedContract) -> Format:
     """The format of the values."""
-    projected = guard("the format of values", x.problem.projects, False)
-    return c.stages.operands.format if projected else FORMATS[x.problem.dtype]
+    projected = guard("the format of values", forward.problem.projects, False)
+    return contract.stages.operands.format if projected else FORMATS[forward.problem.dtype]
 
 
-@kept
+@memoized
 @np.errstate(all="ignore")
-def value_error(x: Intermediates, c: ResolvedContract) -> np.ndarray | None:
+def value_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray | None:
     """Errors of v' [B, Hq, Sk, U] as they are stored, 0 where nobody sees them; None of v itself."""
-    if not x.problem.projects:
+    if not forward.problem.projects:
         return None
-    return np.where(np.any(x.seen, axis=2)[..., None], term("errors of values", _value_errors(x, c)), 0.0)
+    return np.where(
+        np.any(forward.seen, axis=2)[..., None], term("errors of values", _value_errors(forward, contract)), 0.0
+    )
 
 
-@kept
+@memoized
 @np.errstate(all="ignore")
-def _value_errors(x: Intermediates, c: ResolvedContract) -> np.ndarray:
-    v = given(c, _repeated_values(x), term("the format of v", FORMATS[x.problem.dtype], c.stages.multiplicands.format))
-    return stored(x.score.values.value(RunningErrors(c), v, parameters_given(x, c))).error
+def _value_errors(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
+    v = given(
+        contract,
+        _repeated_values(forward),
+        term("the format of v", FORMATS[forward.problem.dtype], contract.stages.multiplicands.format),
+    )
+    return stored(forward.score.values.value(RunningErrors(contract), v, parameters_given(forward, contract))).error
 
 
-def _repeated_values(x: Intermediates) -> np.ndarray:
+def _repeated_values(forward: Intermediates) -> np.ndarray:
     """The value that each query head reads, [B, Hq, Sk, Dv]."""
-    return x.problem.per_query_head(x.problem.v)
+    return forward.problem.per_query_head(forward.problem.v)
 
 
-def value_sizes(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def value_sizes(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """The largest that values may be, [B, Hq, Sk, Dv]."""
-    error = value_error(x, c)
-    return x.v_size if error is None else x.v_size + term("errors of values in their sizes", error)
+    error = value_error(forward, contract)
+    return forward.v_size if error is None else forward.v_size + term("errors of values in their sizes", error)
 
 
 @np.errstate(all="ignore")
-def arriving(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -> GradientIntermediates:
-    """``g`` with the errors of what arrives at each head of a layer, [B, Hq, Sq, U], as it is stored.
+def arriving(forward: Intermediates, grad: GradientIntermediates, contract: ResolvedContract) -> GradientIntermediates:
+    """``grad`` with the errors of what arrives at each head of a layer, [B, Hq, Sq, U], as it is stored.
 
     The contract is that of the layer: dO has the format of its output, that of a head's output may be narrower.
     """
-    outputs = x.score.outputs
+    outputs = forward.score.outputs
     if outputs is None:
-        return g
-    form = term("the format of the cotangent of a layer", c.stages.output, c.stages.operands).format
-    dO = given(c, g.of_output, form)
-    nothing = given(c, np.zeros(x.O.shape), c.stages.operands.format)  # matters to the gradient of W_O alone
-    of_heads = outputs.pull(RunningErrors(c), nothing, parameters_given(x, c), dO)[0]
+        return grad
+    form = term("the format of the cotangent of a layer", contract.stages.output, contract.stages.operands).format
+    dO = given(contract, grad.of_output, form)
+    # This matters to the gradient of W_O alone.
+    nothing = given(contract, np.zeros(forward.O.shape), contract.stages.operands.format)
+    of_heads = outputs.pull(RunningErrors(contract), nothing, parameters_given(forward, contract), dO)[0]
     of_heads = term("the store of cotangents of heads", stored(of_heads), of_heads)
-    return replace(g, cotangent_error=term("errors of cotangents of heads", of_heads.error))
+    return replace(grad, cotangent_error=term("errors of cotangents of heads", of_heads.error))
 
 
 def product_of_operands_error(
-    x: Intermediates, g: GradientIntermediates, c: ResolvedContract, of_g: np.ndarray | None
+    forward: Intermediates, grad: GradientIntermediates, contract: ResolvedContract, of_g: np.ndarray | None
 ) -> np.ndarray | float:
     """What errors of dO, ``of_g``, and of v make of their product, before its own, [.., Sq, Sk]; 0 of what is given."""
-    off, of_v = np.float64(0.0), value_error(x, c)
+    off, of_v = np.float64(0.0), value_error(forward, contract)
     if of_g is not None:
-        size_v = term("errors of both in dP", value_sizes(x, c), x.v_size)
+        size_v = term("errors of both in dP", value_sizes(forward, contract), forward.v_size)
         off = off + term("errors of cotangents in dP", of_g @ size_v.swapaxes(-1, -2))
     if of_v is not None:
-        off = off + term("errors of values in dP", np.abs(g.cotangent) @ of_v.swapaxes(-1, -2))
-    return np.where(x.visible, off, 0.0)
+        off = off + term("errors of values in dP", np.abs(grad.cotangent) @ of_v.swapaxes(-1, -2))
+    return np.where(forward.visible, off, 0.0)
 
 
-def heads_contract(x: Intermediates, c: ResolvedContract) -> ResolvedContract:
+def heads_contract(forward: Intermediates, contract: ResolvedContract) -> ResolvedContract:
     """The contract of heads: the outputs of those of a layer are operands of its projection."""
-    return term("the outputs of heads are operands", replace(c, output=c.operands) if x.problem.projects else c, c)
+    return term(
+        "the outputs of heads are operands",
+        replace(contract, output=contract.operands) if forward.problem.projects else contract,
+        contract,
+    )
 
 
 @np.errstate(all="ignore")
-def values_pulled_back(x: Intermediates, gradient: Approximation) -> tuple[Approximation, dict[str, Approximation]]:
+def values_pulled_back(
+    forward: Intermediates, gradient: Approximation
+) -> tuple[Approximation, dict[str, Approximation]]:
     """The gradients of v and of parameters, per query head, for that of v' [B, Hq, Sk, U]."""
-    c = gradient.contract
+    contract = gradient.contract
     v = given(
-        c,
-        finite(_repeated_values(x)),
-        term("the format of v in the gradient of W_V", FORMATS[x.problem.dtype], c.stages.multiplicands.format),
+        contract,
+        finite(_repeated_values(forward)),
+        term(
+            "the format of v in the gradient of W_V",
+            FORMATS[forward.problem.dtype],
+            contract.stages.multiplicands.format,
+        ),
     )
-    return x.score.values.pull(
-        RunningErrors(c),
+    return forward.score.values.pull(
+        RunningErrors(contract),
         v,
-        parameters_given(x, c),
+        parameters_given(forward, contract),
         term("the store of the gradient of a value", stored(gradient), gradient),
     )
 
 
-def operands_are_bounded(x: Intermediates, c: ResolvedContract) -> bool:
+def operands_are_bounded(forward: Intermediates, contract: ResolvedContract) -> bool:
     """Return whether the error of every operand, and so its size, has a bound."""
-    errors = operand_error(x, c)
-    return errors is None or bool(np.isfinite(errors.q).all() and np.isfinite(errors.k).all())
+    errors = operand_error(forward, contract)
+    return errors is None or bool(np.isfinite(errors.E_q).all() and np.isfinite(errors.E_k).all())
 
 
 @np.errstate(all="ignore")
-def unknown_operands(x: Intermediates, c: ResolvedContract) -> tuple[np.ndarray, np.ndarray]:
+def unknown_operands(forward: Intermediates, contract: ResolvedContract) -> tuple[np.ndarray, np.ndarray]:
     """bool [B, Hq, Sq], [B, Hq, Sk]: queries and keys whose operand may be anything, though they are finite numbers.
 
     An infinity times a score gradient of 0 is NaN, whoever sees it. That of a vector of zeros is defined.
     """
-    queries = np.zeros(x.s.shape[:-1], dtype=bool)
-    if operand_error(x, c) is not None:
-        queries = np.broadcast_to(_unknown(x.problem.q, _operands(x, c)[0].error), queries.shape)
-    return queries, unknown_keys(x, c)
+    queries = np.zeros(forward.s.shape[:-1], dtype=bool)
+    if operand_error(forward, contract) is not None:
+        queries = np.broadcast_to(_unknown(forward.problem.q, _operands(forward, contract)[0].error), queries.shape)
+    return queries, unknown_keys(forward, contract)
 
 
 @np.errstate(all="ignore")
-def unknown_keys(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def unknown_keys(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """bool [B, Hq, Sk]: those keys, and those with such a value.
 
     A score that overflows is NaN where -inf is added to it to hide it, and so is a weight of 0 times an infinity.
     """
-    problem, unknown = x.problem, np.zeros((*x.s.shape[:2], x.s.shape[-1]), dtype=bool)
-    if operand_error(x, c) is None:
+    problem, unknown = forward.problem, np.zeros((*forward.s.shape[:2], forward.s.shape[-1]), dtype=bool)
+    if operand_error(forward, contract) is None:
         return unknown
-    unknown = _unknown(repeated_keys(problem), _operands(x, c)[1].error)
+    unknown = _unknown(repeated_keys(problem), _operands(forward, contract)[1].error)
     if problem.projects:
-        unknown = unknown | _unknown(_repeated_values(x), _value_errors(x, c))
+        unknown = unknown | _unknown(_repeated_values(forward), _value_errors(forward, contract))
     return unknown
 
 
@@ -217,75 +236,84 @@ def _unknown(vectors: np.ndarray, error: np.ndarray) -> np.ndarray:
 
 
 @np.errstate(all="ignore")
-def pulled_back(x: Intermediates, name: str, gradient: Approximation) -> tuple[Approximation, dict[str, Approximation]]:
+def pulled_back(
+    forward: Intermediates, name: str, gradient: Approximation
+) -> tuple[Approximation, dict[str, Approximation]]:
     """The gradients of "q" or "k" and of parameters, per query head, for that of its operand [B, Hq, S, D]."""
-    c = gradient.contract
-    score, (q, k, p) = x.score, _given(x, c)
+    contract = gradient.contract
+    score, (q, k, p) = forward.score, _given(forward, contract)
     q, k = (of.changed(finite) for of in (q, k))
     operand: Operand = {"q": score.queries, "k": score.keys}[name]
     return operand.pull(
-        RunningErrors(c),
+        RunningErrors(contract),
         {"q": q, "k": k}[name],
         p,
         term("the store of the gradient of an operand", stored(gradient), gradient),
     )
 
 
-def _given(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation, dict[str, Any]]:
+def _given(forward: Intermediates, contract: ResolvedContract) -> tuple[Approximation, Approximation, dict[str, Any]]:
     """q, k, the parameters by name, and the rotations of operands; kv heads repeated."""
-    problem, form = x.problem, term("the format of q and k", FORMATS[x.problem.dtype], c.stages.multiplicands.format)
-    q, k = (given(c, tensor, form) for tensor in (problem.q, repeated_keys(problem)))
-    return q, k, parameters_given(x, c)
+    problem, form = (
+        forward.problem,
+        term("the format of q and k", FORMATS[forward.problem.dtype], contract.stages.multiplicands.format),
+    )
+    q, k = (given(contract, tensor, form) for tensor in (problem.q, repeated_keys(problem)))
+    return q, k, parameters_given(forward, contract)
 
 
-def parameters_given(x: Intermediates, c: ResolvedContract) -> dict[str, Any]:
+def parameters_given(forward: Intermediates, contract: ResolvedContract) -> dict[str, Any]:
     """The parameters by name, [B, Hq, .., ..], and the rotations of operands."""
-    problem, tensors = x.problem, parameters_of(x.problem).items()
+    problem, tensors = forward.problem, parameters_of(forward.problem).items()
     p = {
         name: given(
-            c, tensor, term("the formats of parameters", FORMATS[problem.dtype_of(name)], c.stages.multiplicands.format)
+            contract,
+            tensor,
+            term("the formats of parameters", FORMATS[problem.dtype_of(name)], contract.stages.multiplicands.format),
         )
         for name, tensor in tensors
     }
     return p | rotations_of(problem)
 
 
-@kept
+@memoized
 @np.errstate(all="ignore")
-def pair_error(x: Intermediates, c: ResolvedContract, *, shared: bool = True) -> np.ndarray | None:
+def pair_error(forward: Intermediates, contract: ResolvedContract, *, shared: bool = True) -> np.ndarray | None:
     """Error of what each pair of operands becomes, [B, Hq, Sq, Sk]; None of their product.
 
     With the errors of the operands, which are ``shared`` by all that reads them, or without.
     """
-    pairs = x.score.pairs
+    pairs = forward.score.pairs
     if pairs is None:
         return None
-    q, k, p = _entering(x, c)
+    q, k, p = _entering(forward, contract)
     if not shared:
         q, k = (replace(of, error=np.zeros(of.error.shape)) for of in (q, k))
-    return pairs.value(RunningErrors(c), q, k, p).error
+    return pairs.value(RunningErrors(contract), q, k, p).error
 
 
 @np.errstate(all="ignore")
 def pairs_pulled_back(
-    x: Intermediates, gradient: Approximation
+    forward: Intermediates, gradient: Approximation
 ) -> tuple[Approximation, Approximation, dict[str, Approximation]]:
     """The gradients of q', k' and parameters, per query head, for that of what each pair of them becomes."""
-    pairs, (q, k, p) = x.score.pairs, _entering(x, gradient.contract)
+    pairs, (q, k, p) = forward.score.pairs, _entering(forward, gradient.contract)
     assert pairs is not None
     q, k = (of.changed(finite) for of in (q, k))
     return pairs.pull(RunningErrors(gradient.contract), q, k, p, gradient)
 
 
-def _entering(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation, dict[str, Any]]:
+def _entering(
+    forward: Intermediates, contract: ResolvedContract
+) -> tuple[Approximation, Approximation, dict[str, Any]]:
     """The operands with their errors, and the parameters.
 
     Where both are added first they may be one product, of q and k side by side, whose sums are as long as theirs
     together: each passes the other's roundings too.
     """
-    errors, form, D = operand_error(x, c), c.stages.operands.format, x.problem.head_dim
+    errors, form, D = operand_error(forward, contract), contract.stages.operands.format, forward.problem.head_dim
     assert errors is not None
-    G = growth(*sums(c, "score_accumulation", D, blocks=math.ceil(D / c.matrix_block)))
-    sides = (x.q, x.q_size, errors.q), (x.k, x.k_size, errors.k)
-    q, k = (Approximation(value, size, e + G * (size + e), form, c) for value, size, e in sides)
-    return q, k, _given(x, c)[2]
+    G = gamma(*roundings_of_sum(contract, "score_accumulation", D, blocks=math.ceil(D / contract.matrix_block)))
+    sides = (forward.q, forward.q_size, errors.E_q), (forward.k, forward.k_size, errors.E_k)
+    q, k = (Approximation(value, size, e + G * (size + e), form, contract) for value, size, e in sides)
+    return q, k, _given(forward, contract)[2]

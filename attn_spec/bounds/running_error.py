@@ -20,17 +20,23 @@ import numpy as np
 from attn_spec.attention.arithmetic import FLOATS, as_pairs
 from attn_spec.attention.rotations import Rotation
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.contract.products import entry, left_out, sum_underflow, sums, terms
-from attn_spec.contract.roundoff import elementary_error, growth
+from attn_spec.contract.products import (
+    number_of_products,
+    rounding_on_entry,
+    roundings_of_sum,
+    skipped_pieces,
+    sum_underflow,
+)
+from attn_spec.contract.roundoff import elementary_error, gamma
 from attn_spec.contract.stages import Rounding
 from attn_spec.contract.terms import count, stands, term, times
 from attn_spec.numbers.formats import Format
 
 
-def operation(c: ResolvedContract, roundings: int = 1, stores: int = 1) -> Rounding:
+def operation(contract: ResolvedContract, roundings: int = 1, stores: int = 1) -> Rounding:
     """Return the rounding of so many steps in the accumulator of scores, then stores in the format of scores."""
-    work, stored = c.stages.score_accumulation, c.stages.stored_scores
-    relative = growth(
+    work, stored = contract.stages.score_accumulation, contract.stages.stored_scores
+    relative = gamma(
         (work.u, term("the roundings of an operation", roundings)),
         (stored.of(work.format).u, term("the store of an operation", stores)),
     )
@@ -48,10 +54,10 @@ class RowErrors:
     own: np.ndarray
     common: np.ndarray
 
-    def of_result(self, c: ResolvedContract, value: np.ndarray) -> RowErrors:
+    def of_result(self, contract: ResolvedContract, value: np.ndarray) -> RowErrors:
         """After the rounding of an operation and its store."""
-        r = operation(c)
-        return self.rounded(value, term("the rounding of each number of a vector", r.u), r.eta)
+        rounding = operation(contract)
+        return self.rounded(value, term("the rounding of each number of a vector", rounding.u), rounding.eta)
 
     def rounded(self, value: np.ndarray, u: float, eta: float) -> RowErrors:
         """(1 + g)(v + a)(1 + d) + e = (1 + g)((v + a)(1 + d) + e / (1 + g)), with |d| <= u and |e| <= eta."""
@@ -114,14 +120,14 @@ class Approximation:
         return finished(self.contract, value, size, self.error + other.error)
 
 
-def given(c: ResolvedContract, x: np.ndarray, form: Format) -> Approximation:
+def given(contract: ResolvedContract, x: np.ndarray, form: Format) -> Approximation:
     """Numbers that a kernel is given."""
-    return Approximation(x, np.abs(x), np.zeros(x.shape), form, c)
+    return Approximation(x, np.abs(x), np.zeros(x.shape), form, contract)
 
 
 @np.errstate(all="ignore")
 def finished(
-    c: ResolvedContract,
+    contract: ResolvedContract,
     value: np.ndarray,
     size: np.ndarray,
     error: np.ndarray,
@@ -134,11 +140,17 @@ def finished(
 
     Numbers of the size ``held`` are rounded and stored; without it, the result alone, which is |value| + ``error``.
     """
-    r = operation(c, roundings, stores)
+    rounding = operation(contract, roundings, stores)
     rounded = (np.abs(value) if held is None else held) + term("errors in the roundings of an operation", error)
-    error = error + r.u * rounded + times("roundings make underflow of an operation grow", 1 + r.u) * r.eta
-    error = _where_it_fits(size + error, error, c.largest("score_accumulation", "stored_scores", "inner_accumulation"))
-    return Approximation(value, size, error, c.stages.stored_scores.format, c)
+    error = (
+        error
+        + rounding.u * rounded
+        + times("roundings make underflow of an operation grow", 1 + rounding.u) * rounding.eta
+    )
+    error = _where_it_fits(
+        size + error, error, contract.largest("score_accumulation", "stored_scores", "inner_accumulation")
+    )
+    return Approximation(value, size, error, contract.stages.stored_scores.format, contract)
 
 
 def _where_it_fits(size: np.ndarray, error: np.ndarray, largest: float) -> np.ndarray:
@@ -182,13 +194,13 @@ class RunningErrors:
 
         Nothing is known of a product with a factor that may overflow on entry.
         """
-        c, n = self.contract, x.value.shape[-1]
-        of_x, of_y = entry(c, x.form), entry(c, y.form)
-        factors = sums(c, "score_accumulation", n, blocks=math.ceil(n / c.matrix_block))
-        G = growth(
+        contract, n = self.contract, x.value.shape[-1]
+        of_x, of_y = rounding_on_entry(contract, x.form), rounding_on_entry(contract, y.form)
+        factors = roundings_of_sum(contract, "score_accumulation", n, blocks=math.ceil(n / contract.matrix_block))
+        G = gamma(
             (of_x.u, count("entry of x to a product", 1)),
             (of_y.u, count("entry of y to a product", 1)),
-            (left_out(c, x.form, y.form), count("pieces left out of a product", 1)),
+            (skipped_pieces(contract, x.form, y.form), count("pieces left out of a product", 1)),
             *term("sums of a product", factors, ()),
         )
         size = np.abs(x.value) @ np.abs(y.value)
@@ -208,8 +220,8 @@ class RunningErrors:
         tiny = tiny + term(
             "underflow of sums of a product",
             count("several underflows of sums of a product", 2)
-            * times("underflow of every sum of a product", terms(c, n))
-            * sum_underflow(c, "score_accumulation"),
+            * times("underflow of every sum of a product", number_of_products(contract, n))
+            * sum_underflow(contract, "score_accumulation"),
         )
         error = (
             error
@@ -218,7 +230,7 @@ class RunningErrors:
         )
         enter = self._enters(x).all(-1, keepdims=True) & self._enters(y).all(-2, keepdims=True)
         error = np.where(enter, error, np.inf)
-        return finished(c, x.value @ y.value, size, error, roundings=0)
+        return finished(contract, x.value @ y.value, size, error, roundings=0)
 
     def _enters(self, x: Approximation) -> np.ndarray:
         """Return where a factor fits the format of multiplicands, as all numbers of a narrower range do."""
@@ -235,13 +247,13 @@ class RunningErrors:
         Before, b enters the accumulator, which is the one rounding, and the one underflow, of y + b. What the format of
         scores does not hold of b may be rounded to it first, as of a bias of scores.
         """
-        c, n = self.contract, x.value.shape[-1]
-        loaded = c.stages.stored_scores.of(b.form)
-        G = growth(
+        contract, n = self.contract, x.value.shape[-1]
+        loaded = contract.stages.stored_scores.of(b.form)
+        G = gamma(
             (loaded.u, count("a bias that is rounded first", 1)),
             *term(
                 "roundings of sums that begin with a bias",
-                sums(c, "score_accumulation", n, blocks=math.ceil(n / c.matrix_block)),
+                roundings_of_sum(contract, "score_accumulation", n, blocks=math.ceil(n / contract.matrix_block)),
                 (),
             ),
         )
@@ -267,8 +279,8 @@ class RunningErrors:
 
     def summed(self, x: Approximation, terms: int) -> Approximation:
         """Sums of so many terms, which enter the accumulator: one rounding less than there are terms."""
-        c, added = self.contract, max(terms - 1, 0)
-        enters, work = c.stages.score_accumulation.of(x.form), c.stages.score_accumulation
+        contract, added = self.contract, max(terms - 1, 0)
+        enters, work = contract.stages.score_accumulation.of(x.form), contract.stages.score_accumulation
         error = (
             x.error
             + term(
@@ -280,7 +292,7 @@ class RunningErrors:
                 times("underflow of every term that enters an accumulator", terms) * enters.eta,
             )
         )
-        G = growth((work.u, term("sums of rows", term("several roundings of sums of rows", added, min(added, 1)))))
+        G = gamma((work.u, term("sums of rows", term("several roundings of sums of rows", added, min(added, 1)))))
         error = (
             error
             + G * (x.size + term("errors in sums of rows", error))
@@ -291,7 +303,7 @@ class RunningErrors:
                 * work.eta,
             )
         )
-        return finished(c, x.value, x.size, error, roundings=0)
+        return finished(contract, x.value, x.size, error, roundings=0)
 
     @np.errstate(all="ignore")
     def root(self, x: Approximation) -> Approximation:
@@ -321,9 +333,9 @@ class RunningErrors:
     @np.errstate(all="ignore")
     def _divided_rows(self, y: Approximation, value: np.ndarray) -> RowErrors:
         """x / (y (1 + h)): all of a row is divided by one number, or multiplied by its rounded inverse."""
-        c, r = self.contract, operation(self.contract)
-        of_inverse = term("the rounding of an inverse, common to a vector", r.u) + term(
-            "underflow of the inverse of a norm", r.eta * y.largest
+        contract, rounding = self.contract, operation(self.contract)
+        of_inverse = term("the rounding of an inverse, common to a vector", rounding.u) + term(
+            "underflow of the inverse of a norm", rounding.eta * y.largest
         )
         of_y = y.error / (np.abs(y.value) - y.error)
         common = (
@@ -332,7 +344,7 @@ class RunningErrors:
             + term("the errors of a norm and of its inverse, multiplied", of_y * of_inverse)
         )
         common = np.where(y.error < np.abs(y.value), common, np.inf)
-        return RowErrors(np.zeros(value.shape), common).of_result(c, value)
+        return RowErrors(np.zeros(value.shape), common).of_result(contract, value)
 
     @np.errstate(all="ignore")
     def tanh(self, x: Approximation) -> Approximation:
@@ -346,7 +358,7 @@ class RunningErrors:
     def exp(self, x: Approximation) -> Approximation:
         """An error of x is the logarithm of a factor; in base 2 the product with log2(e) is rounded too."""
         value = np.exp(x.value)
-        argument = x.error + growth((self.contract.stages.score_accumulation.u, 3)) * (np.abs(x.value) + x.error)
+        argument = x.error + gamma((self.contract.stages.score_accumulation.u, 3)) * (np.abs(x.value) + x.error)
         error = value * np.expm1(x.error if not self.contract.base2 else argument)
         return finished(self.contract, value, value, error + elementary_error(self.contract, "exp_error") * value)
 
@@ -368,15 +380,17 @@ class RunningErrors:
         theta (1 + d): see :meth:`_power_error`; the product is one more rounding. Positions are integers, and enter
         as they are.
         """
-        c, work = self.contract, self.contract.stages.score_accumulation
+        contract, work = self.contract, self.contract.stages.score_accumulation
         d = self._power_error(turn)
         # A product with 1 is exact, unless the position is no number of the format.
-        multiplied = (d > 0) | (np.abs(turn.positions[..., None]) > 2.0**c.stages.score_accumulation.format.precision)
+        multiplied = (d > 0) | (
+            np.abs(turn.positions[..., None]) > 2.0**contract.stages.score_accumulation.format.precision
+        )
         d = np.where(multiplied, d + work.u * (1 + d), d)
         angles = np.abs(turn.positions[..., None]) * np.power(turn.base, turn.exponents)
-        error = np.minimum(angles * d + elementary_error(c, "sine_error"), 2.0)
+        error = np.minimum(angles * d + elementary_error(contract, "sine_error"), 2.0)
         error = np.where(
-            angles * (1 + d) < c.largest("score_accumulation"),
+            angles * (1 + d) < contract.largest("score_accumulation"),
             error,
             term("angles that overflow have no bound", np.inf, error),
         )
@@ -386,14 +400,14 @@ class RunningErrors:
 
     def _table(self, exact: np.ndarray, off: np.ndarray, turned: np.ndarray) -> Approximation:
         """Cosines or sines that are ``off``, rounded and stored; those of columns that stay are constants."""
-        c, work = self.contract, self.contract.stages.score_accumulation
-        stored = c.stages.rotary_tables.of(c.stages.score_accumulation.format)
-        G, tiny = growth((work.u, 1), (stored.u, count("the store of a table", 1))), work.eta + stored.eta
+        contract, work = self.contract, self.contract.stages.score_accumulation
+        stored = contract.stages.rotary_tables.of(contract.stages.score_accumulation.format)
+        G, tiny = gamma((work.u, 1), (stored.u, count("the store of a table", 1))), work.eta + stored.eta
         error = off + turned * (
             G * (term("the size of a cosine", np.abs(exact)) + term("errors of a cosine in its rounding", off))
             + term("underflow of a cosine", times("roundings make underflow of a cosine grow", 1 + G) * tiny)
         )
-        return Approximation(exact, np.abs(exact), error, c.stages.rotary_tables.format, c)
+        return Approximation(exact, np.abs(exact), error, contract.stages.rotary_tables.format, contract)
 
     def _power_error(self, turn: Rotation) -> np.ndarray:
         """d of each power base^e (1 + d), [R/2], which may be exp(e log base), or the reciprocal of base^-e.
@@ -406,15 +420,15 @@ class RunningErrors:
         All that may be formed lies between the base and its reciprocal. Both must be normal numbers of the format, else
         d is infinite: no power of a base of 0 or infinity is right, but perhaps the first.
         """
-        c, work = self.contract, self.contract.stages.score_accumulation
-        e, log, G = np.abs(turn.exponents), abs(math.log(turn.base)), growth((work.u, 4))
+        contract, work = self.contract, self.contract.stages.score_accumulation
+        e, log, G = np.abs(turn.exponents), abs(math.log(turn.base)), gamma((work.u, 4))
         of_base = -math.log1p(-work.u)
-        of_log = of_base + elementary_error(c, "log_error") * (1 + log + of_base)
+        of_log = of_base + elementary_error(contract, "log_error") * (1 + log + of_base)
         of_power = e * ((1 + G) * of_log + G * log)
-        d = np.expm1(of_power + math.log1p(elementary_error(c, "exp_error")) + np.log1p(growth((work.u, 2))))
-        if c.exp_of_zero_is_one:
+        d = np.expm1(of_power + math.log1p(elementary_error(contract, "exp_error")) + np.log1p(gamma((work.u, 2))))
+        if contract.exp_of_zero_is_one:
             d = np.where(e == 0, 0.0, d)
-        form, most = c.stages.score_accumulation.format, log + math.log1p(d.max(initial=0.0))
+        form, most = contract.stages.score_accumulation.format, log + math.log1p(d.max(initial=0.0))
         fits = most <= min(math.log(form.largest), -math.log(form.smallest_normal))
         return d if fits else np.full(d.shape, np.inf)
 

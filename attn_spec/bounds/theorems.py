@@ -19,7 +19,7 @@ from attn_spec.bounds.intermediates import (
     Intermediates,
     gradient_intermediates,
     in_all_orders,
-    kept,
+    memoized,
 )
 from attn_spec.bounds.layer import projection_bounds
 from attn_spec.bounds.linear import linear_bounds, linear_gradient_bounds
@@ -27,21 +27,21 @@ from attn_spec.contract.contract import ResolvedContract
 
 
 def forward_bound(
-    x: Intermediates, contract: ResolvedContract, o: np.ndarray | None = None, slack: np.ndarray | float = 0.0
+    forward: Intermediates, contract: ResolvedContract, o: np.ndarray | None = None, slack: np.ndarray | float = 0.0
 ) -> ForwardBound:
-    """The bound under a resolved contract. The true output lies in ``o`` +- ``slack`` (default: x.O, exact)."""
-    o = x.O if o is None and not x.problem.projects else o
-    found = [_forward_bound(y, contract, o, slack) for y in (x, *in_all_orders(x))]
+    """The bound under a resolved contract. The true output lies in ``o`` +- ``slack`` (default: forward.O, exact)."""
+    o = forward.O if o is None and not forward.problem.projects else o
+    found = [_forward_bound(each, contract, o, slack) for each in (forward, *in_all_orders(forward))]
     return found[0] if len(found) == 1 else _largest(found)
 
 
 def _forward_bound(
-    x: Intermediates, contract: ResolvedContract, o: np.ndarray | None, slack: np.ndarray | float
+    forward: Intermediates, contract: ResolvedContract, o: np.ndarray | None, slack: np.ndarray | float
 ) -> ForwardBound:
-    if x.problem.projects:
-        return projection_bounds.layer_bound(x, contract, o, slack)
-    found = bounds.forward_bound if x.problem.feature_map is None else linear_bounds.linear_bound
-    return found(x, contract, o, slack)
+    if forward.problem.projects:
+        return projection_bounds.layer_bound(forward, contract, o, slack)
+    found = bounds.forward_bound if forward.problem.feature_map is None else linear_bounds.linear_bound
+    return found(forward, contract, o, slack)
 
 
 def _largest(found: list[ForwardBound]) -> ForwardBound:
@@ -54,53 +54,57 @@ def _largest(found: list[ForwardBound]) -> ForwardBound:
     )
 
 
-def evaluation_error(x: Intermediates) -> ForwardBound:
+def evaluation_error(forward: Intermediates) -> ForwardBound:
     """Error of the float64 intermediates themselves."""
-    if x.problem.projects:
-        return projection_bounds.evaluation_error(x)
-    found = bounds.evaluation_error if x.problem.feature_map is None else linear_bounds.evaluation_error
-    return found(x)
+    if forward.problem.projects:
+        return projection_bounds.evaluation_error(forward)
+    found = bounds.evaluation_error if forward.problem.feature_map is None else linear_bounds.evaluation_error
+    return found(forward)
 
 
 def gradient_bound(
-    x: Intermediates, g: GradientIntermediates, contract: ResolvedContract, slack: GradientBound | None = None
+    forward: Intermediates, grad: GradientIntermediates, contract: ResolvedContract, slack: GradientBound | None = None
 ) -> GradientBound:
     """The bound under one reading of a resolved contract, see :func:`readings.gradient_readings`.
 
-    ``slack`` bounds the errors of ``x`` and ``g`` (default: none).
+    ``slack`` bounds the errors of ``forward`` and ``grad`` (default: none).
     """
     linear = linear_gradient_bounds.linear_gradient_bound
-    of_softmax = partial(gradient_bounds.gradient_bound, of_layer=_of_layer(x))
-    of_weighting = of_softmax if x.problem.feature_map is None else linear
-    found = [of_weighting(x, g, contract, slack)]
-    for y in in_all_orders(x):
-        of_y = _gradients(y, g)
-        found.append(of_weighting(y, of_y, contract, None if slack is None else gradient_evaluation_error(y, of_y)))
+    of_softmax = partial(gradient_bounds.gradient_bound, of_layer=_of_layer(forward))
+    of_weighting = of_softmax if forward.problem.feature_map is None else linear
+    found = [of_weighting(forward, grad, contract, slack)]
+    for other in in_all_orders(forward):
+        of_other = _gradients(other, grad)
+        found.append(
+            of_weighting(
+                other, of_other, contract, None if slack is None else gradient_evaluation_error(other, of_other)
+            )
+        )
     return found[0] if len(found) == 1 else _largest_of_gradients(found)
 
 
-@kept
-def _gradients(x: Intermediates, g: GradientIntermediates) -> GradientIntermediates:
+@memoized
+def _gradients(forward: Intermediates, grad: GradientIntermediates) -> GradientIntermediates:
     """Return the gradient intermediates of another order for the same cotangents."""
-    return gradient_intermediates(x, g.of_output, g.lse_cotangent)
+    return gradient_intermediates(forward, grad.of_output, grad.lse_cotangent)
 
 
 def _largest_of_gradients(found: list[GradientBound]) -> GradientBound:
     return GradientBound(
         {name: np.maximum.reduce([bound.allowed[name] for bound in found]) for name in found[0].allowed},
-        X=np.maximum.reduce([bound.X for bound in found]),
+        E_X=np.maximum.reduce([bound.E_X for bound in found]),
         rows=np.logical_and.reduce([bound.rows for bound in found]),
         keys=np.logical_and.reduce([bound.keys for bound in found]),
         whole=all(bound.whole for bound in found),
     )
 
 
-def gradient_evaluation_error(x: Intermediates, g: GradientIntermediates) -> GradientBound:
+def gradient_evaluation_error(forward: Intermediates, grad: GradientIntermediates) -> GradientBound:
     """Error of the float64 gradients themselves."""
-    if x.problem.feature_map is not None:
-        return linear_gradient_bounds.gradient_evaluation_error(x, g)
-    return gradient_bounds.gradient_evaluation_error(x, g, _of_layer(x))
+    if forward.problem.feature_map is not None:
+        return linear_gradient_bounds.gradient_evaluation_error(forward, grad)
+    return gradient_bounds.gradient_evaluation_error(forward, grad, _of_layer(forward))
 
 
-def _of_layer(x: Intermediates) -> OfLayer | None:
-    return projection_bounds.projection_errors if x.problem.projects else None
+def _of_layer(forward: Intermediates) -> OfLayer | None:
+    return projection_bounds.projection_errors if forward.problem.projects else None

@@ -86,42 +86,45 @@ def outside_model(contract: ResolvedContract) -> str:
     return next(filter(None, map(_outside_model, readings(contract))), "")
 
 
-def _outside_model(c: ResolvedContract) -> str:
-    if c.rounding != "nearest":
+def _outside_model(contract: ResolvedContract) -> str:
+    if contract.rounding != "nearest":
         return "its contract does not round to nearest, so its errors have a sign"
     if (
-        c.direction("multiplicands") != "nearest"
-        and c.stages.multiplicands.format.precision < c.stages.softmax.format.precision
+        contract.direction("multiplicands") != "nearest"
+        and contract.stages.multiplicands.format.precision < contract.stages.softmax.format.precision
     ):
         return "its contract cuts operands, so its errors have a sign"
-    if c.lse_merges or c.normalize == "by_lse":
+    if contract.lse_merges or contract.normalize == "by_lse":
         return "its contract weighs by log-sum-exps, whose errors a row has in common"
-    apart = c.normalize == "before_product" and c.kv_tile is not None  # weights and row sum are computed apart
-    unknown = c.multiplicand_pieces > 1 or c.inner_accumulation or c.normalize == "every_tile" or apart
-    if unknown or c.reference != "maximum":
+    # Weights and row sum are computed apart.
+    apart = contract.normalize == "before_product" and contract.kv_tile is not None
+    unknown = (
+        contract.multiplicand_pieces > 1 or contract.inner_accumulation or contract.normalize == "every_tile" or apart
+    )
+    if unknown or contract.reference != "maximum":
         return "its contract has roundings that the model does not know"
-    if most_terms(c) < FEWEST_KEYS:
+    if most_terms(contract) < FEWEST_KEYS:
         return "its contract accumulates in a format too narrow for a first-order model"
     return ""
 
 
 @np.errstate(all="ignore")
-def valid_rows(x: Intermediates, contract: ResolvedContract) -> np.ndarray:
+def valid_rows(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Rows [B, Hq, Sq] where the tests are valid under a resolved contract, for generic inputs.
 
     No bias, no softcap, no dropout; enough keys; to first order; no weight is subnormal. Generic (independent and
     symmetric, no ties) is a matter of how the problem was drawn, see ``regimes.Regime.generic``.
     """
-    if outside_model(contract) or not_handled(x.problem, HANDLES):
-        return np.zeros(x.O.shape[:-1], dtype=bool)
-    valid = forward_bound(x, contract).in_domain & (x.keys[..., 0] >= FEWEST_KEYS)
-    weights = np.exp(np.where(x.visible, x.s, np.inf).min(axis=-1, initial=np.inf) - x.M[..., 0])
-    for c in readings_of(contract, x.problem):
-        deviation = log_weight_variance(x, roundings(x, c), systematic(x, c))
-        significant = np.where(x.P > SIGNIFICANT, deviation, 0.0).max(axis=-1, initial=0.0)
+    if outside_model(contract) or not_handled(forward.problem, HANDLES):
+        return np.zeros(forward.O.shape[:-1], dtype=bool)
+    valid = forward_bound(forward, contract).in_domain & (forward.keys[..., 0] >= FEWEST_KEYS)
+    weights = np.exp(np.where(forward.visible, forward.s, np.inf).min(axis=-1, initial=np.inf) - forward.M[..., 0])
+    for reading in readings_of(contract, forward.problem):
+        deviation = log_weight_variance(forward, roundings(forward, reading), systematic(forward, reading))
+        significant = np.where(forward.P > SIGNIFICANT, deviation, 0.0).max(axis=-1, initial=0.0)
         valid &= significant < LARGEST_DEVIATION**2
-        valid &= np.maximum(x.keys[..., 0], x.problem.head_dim) <= most_terms(c)
-        valid &= weights >= smallest_weight(c)
+        valid &= np.maximum(forward.keys[..., 0], forward.problem.head_dim) <= most_terms(reading)
+        valid &= weights >= smallest_weight(reading)
     return valid
 
 
@@ -141,24 +144,30 @@ def enough(rows: np.ndarray) -> bool:
     return int(rows.sum()) >= FEWEST_ROWS
 
 
-def deviation(x: Intermediates, contract: ResolvedContract) -> np.ndarray:
+def deviation(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """sigma: root of the variance proxy of each output [.., Sq, Dv], in the reading where it is smallest."""
-    return np.sqrt(np.minimum.reduce([_model(x, c)[2] for c in readings_of(contract, x.problem)]))
+    return np.sqrt(
+        np.minimum.reduce([_model(forward, reading)[2] for reading in readings_of(contract, forward.problem)])
+    )
 
 
 @np.errstate(all="ignore")
-def size(x: Intermediates, contract: ResolvedContract, error: np.ndarray, rows: np.ndarray) -> Statistic:
+def size(forward: Intermediates, contract: ResolvedContract, error: np.ndarray, rows: np.ndarray) -> Statistic:
     """Root mean square of the errors [.., Sq, Dv] of ``rows``, in the reading of the contract that explains it best.
 
     An error of unknown size is to be given at its smallest.
     """
-    tests = (_size(x, c, error, rows) for c in readings_of(contract, x.problem))
+    tests = (_size(forward, reading, error, rows) for reading in readings_of(contract, forward.problem))
     return min(tests, key=lambda test: test.ratio)
 
 
 @np.errstate(all="ignore")
 def bias(
-    x: Intermediates, contract: ResolvedContract, error: np.ndarray, rows: np.ndarray, radius: np.ndarray | float = 0.0
+    forward: Intermediates,
+    contract: ResolvedContract,
+    error: np.ndarray,
+    rows: np.ndarray,
+    radius: np.ndarray | float = 0.0,
 ) -> Statistic:
     """The largest of the weighted sums of the errors, in the reading of the contract that explains it best.
 
@@ -166,20 +175,25 @@ def bias(
     """
     radius = np.broadcast_to(radius, error.shape)
     tests = (
-        max(_biases(x, c, error, rows, radius), key=lambda test: test.ratio) for c in readings_of(contract, x.problem)
+        max(_biases(forward, reading, error, rows, radius), key=lambda test: test.ratio)
+        for reading in readings_of(contract, forward.problem)
     )
     return min(tests, key=lambda test: test.ratio)
 
 
-def _size(x: Intermediates, c: ResolvedContract, error: np.ndarray, rows: np.ndarray) -> Statistic:
-    r, e, proxy = _model(x, c)
+def _size(forward: Intermediates, contract: ResolvedContract, error: np.ndarray, rows: np.ndarray) -> Statistic:
+    squared, bounded, proxy = _model(forward, contract)
     total = np.where(rows, proxy.sum(axis=-1), 1.0)
     R, t = int(rows.sum()), math.log(1 / FALSE_ALARM)
-    keys, values = (np.where(rows[..., None], part / total[..., None], 0.0) for part in shared_variances(x, r))
+    keys, values = (
+        np.where(rows[..., None], part / total[..., None], 0.0) for part in shared_variances(forward, squared)
+    )
     # Roundings of different columns of v meet in no output.
-    norm = 1 + float((x.over_group(keys).sum(axis=(-1, -2)) + x.over_group(values).sum(axis=-2).max(axis=-1)).max())
-    constants = e.constants**2 * np.where(rows, (temperature(x) ** 2).sum(axis=-1) / total, 0.0).sum()
-    cuts = np.where(rows, (cut_sums(x, c) ** 2).sum(axis=-1) / total, 0.0).sum()
+    norm = 1 + float(
+        (forward.over_group(keys).sum(axis=(-1, -2)) + forward.over_group(values).sum(axis=-2).max(axis=-1)).max()
+    )
+    constants = bounded.constants**2 * np.where(rows, (temperature(forward) ** 2).sum(axis=-1) / total, 0.0).sum()
+    cuts = np.where(rows, (cut_sums(forward, contract) ** 2).sum(axis=-1) / total, 0.0).sum()
     value = np.where(rows, (error**2).sum(axis=-1) / total, 0.0).sum()
     random = 1 + 2 * math.sqrt(norm * t / R) + 2 * norm * t / R
     threshold = math.sqrt(random) + math.sqrt(constants / R) + math.sqrt(cuts / R)
@@ -187,28 +201,28 @@ def _size(x: Intermediates, c: ResolvedContract, error: np.ndarray, rows: np.nda
 
 
 def _biases(
-    x: Intermediates, c: ResolvedContract, error: np.ndarray, rows: np.ndarray, radius: np.ndarray
+    forward: Intermediates, contract: ResolvedContract, error: np.ndarray, rows: np.ndarray, radius: np.ndarray
 ) -> Iterator[Statistic]:
-    r, e, proxy = _model(x, c)
-    log_weight = log_weight_variance(x, r, e)
-    known = np.where(rows[..., None], radius + cut_sums(x, c), 0.0)
+    squared, bounded, proxy = _model(forward, contract)
+    log_weight = log_weight_variance(forward, squared, bounded)
+    known = np.where(rows[..., None], radius + cut_sums(forward, contract), 0.0)
     weightings = {
-        "bias of the errors towards zero / sigma": x.O / proxy,
+        "bias of the errors towards zero / sigma": forward.O / proxy,
         "bias of the errors upwards / sigma": 1 / np.sqrt(proxy),
-        "bias of the errors along a change of all scores / sigma": temperature(x) / proxy,
+        "bias of the errors along a change of all scores / sigma": temperature(forward) / proxy,
     }
     limit = math.sqrt(2 * math.log(2 * len(weightings) / FALSE_ALARM))
     for name, weighting in weightings.items():
         a = np.where(rows[..., None], weighting, 0.0)
-        deviation = math.sqrt(variance_of_sum(x, r, a))
+        deviation = math.sqrt(variance_of_sum(forward, squared, a))
         if not deviation:  # equal scores: no change of all of them changes the output
             continue
         value = abs(np.where(rows[..., None], a * error, 0.0).sum()) / deviation
-        allowed = systematic_sum(x, e, log_weight, a) + float((np.abs(a) * known).sum())
+        allowed = systematic_sum(forward, bounded, log_weight, a) + float((np.abs(a) * known).sum())
         yield Statistic(name, float(value), limit + allowed / deviation)
 
 
-def _model(x: Intermediates, c: ResolvedContract) -> tuple[Roundings, Systematic, np.ndarray]:
+def _model(forward: Intermediates, contract: ResolvedContract) -> tuple[Roundings, Systematic, np.ndarray]:
     """The roundings, the systematic errors and the variance proxy of each output."""
-    r, e = roundings(x, c), systematic(x, c)
-    return r, e, variance(x, r, log_weight_variance(x, r, e))
+    squared, bounded = roundings(forward, contract), systematic(forward, contract)
+    return squared, bounded, variance(forward, squared, log_weight_variance(forward, squared, bounded))

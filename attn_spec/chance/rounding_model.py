@@ -34,8 +34,8 @@ import numpy as np
 from attn_spec.bounds.forward.product_bounds import operand_entry, operand_scaling
 from attn_spec.bounds.intermediates import Intermediates
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.contract.products import casts_row_sum, multiplicand, on_matrix_unit, probability_cast, sums
-from attn_spec.contract.roundoff import elementary_error, growth, is_power_of, row_sum_store
+from attn_spec.contract.products import casts_row_sum, multiplicand, on_matrix_unit, probability_cast, roundings_of_sum
+from attn_spec.contract.roundoff import elementary_error, gamma, is_power_of, row_sum_store
 from attn_spec.contract.stages import contains
 
 
@@ -76,176 +76,202 @@ def partial_sums(n: np.ndarray | np.float64, depth: float) -> tuple[np.ndarray, 
     return np.minimum((n + 1) / 3, depth), np.minimum((n + 1) / 6 + 1 / 4, depth)
 
 
-def systematic(x: Intermediates, c: ResolvedContract) -> Systematic:
+def systematic(forward: Intermediates, contract: ResolvedContract) -> Systematic:
     """The errors of a resolved contract that are bounded, not random."""
-    tiles = c.tiles(x.problem.key_length)
-    mean, square = (2.0, 6.0) if c.exp_of_zero_is_one else ((tiles + 1) / 2, (tiles + 1) * (2 * tiles + 1) / 6)
-    work, sigma = c.stages.score_accumulation.u, abs(x.problem.scale_value)
+    tiles = contract.tiles(forward.problem.key_length)
+    mean, square = (2.0, 6.0) if contract.exp_of_zero_is_one else ((tiles + 1) / 2, (tiles + 1) * (2 * tiles + 1) / 6)
+    work, sigma = contract.stages.score_accumulation.u, abs(forward.problem.scale_value)
     constants = 0.0 if is_power_of(2, sigma) else 2 * work
-    if operand_scaling(x, c).u:
+    if operand_scaling(forward, contract).u:
         constants = 4 * work
-    if c.base2:
+    if contract.base2:
         constants += 2 * work
     one_tile = tiles == 1
     return Systematic(
-        exponential=elementary_error(c, "exp_error"),
+        exponential=elementary_error(contract, "exp_error"),
         factors=1.0 if one_tile else mean,
         squared_factors=1.0 if one_tile else square,
         constants=constants,
     )
 
 
-def roundings(x: Intermediates, c: ResolvedContract) -> Roundings:
+def roundings(forward: Intermediates, contract: ResolvedContract) -> Roundings:
     """The random roundings of a resolved contract that leaves no reading open."""
-    before = float(c.normalize == "before_product")
-    n, depth = x.keys, c.summation_depth or np.inf
-    cast, softmax, entry = probability_cast(c).u, c.stages.softmax.u, multiplicand(c, x.problem.dtype).u
-    partial, row_sum = c.stages.output_accumulation.u, c.stages.row_sum.u
-    narrowed = c.stages.softmax.of(c.stages.output_accumulation.format).u
-    squares = (x.P**2).sum(axis=-1, keepdims=True)
+    before = float(contract.normalize == "before_product")
+    n, depth = forward.keys, contract.summation_depth or np.inf
+    cast, softmax, entry = (
+        probability_cast(contract).u,
+        contract.stages.softmax.u,
+        multiplicand(contract, forward.problem.dtype).u,
+    )
+    partial, row_sum = contract.stages.output_accumulation.u, contract.stages.row_sum.u
+    narrowed = contract.stages.softmax.of(contract.stages.output_accumulation.format).u
+    squares = (forward.P**2).sum(axis=-1, keepdims=True)
     whole, parts = partial_sums(n, depth)
-    rescaled = rescaled_partial_sums(x, c)
+    rescaled = rescaled_partial_sums(forward, contract)
     return Roundings(
-        weight=_log_weight(x, c) + (cast**2 if casts_row_sum(c) else 0.0),
-        operand=_operand(x, c),
-        numerator=(0.0 if casts_row_sum(c) else cast**2) + before * softmax**2,
+        weight=_log_weight(forward, contract) + (cast**2 if casts_row_sum(contract) else 0.0),
+        operand=_operand(forward, contract),
+        numerator=(0.0 if casts_row_sum(contract) else cast**2) + before * softmax**2,
         value=entry**2,
         whole=partial**2 * (whole + rescaled),
         # Each product is rounded before it is added, unless it is fused.
         parts=partial**2 * (parts + rescaled + 1),
-        row=row_sum**2 * (whole + rescaled + (parts + rescaled) * squares) + row_sum_store(c) ** 2 + softmax**2,
-        element=(1 - before) * (softmax**2 + narrowed**2) + c.stages.output.u**2,
+        row=row_sum**2 * (whole + rescaled + (parts + rescaled) * squares) + row_sum_store(contract) ** 2 + softmax**2,
+        element=(1 - before) * (softmax**2 + narrowed**2) + contract.stages.output.u**2,
     )
 
 
-def rescaled_partial_sums(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def rescaled_partial_sums(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Return the share of rescale factors in either coefficient of :func:`partial_sums`, [.., Sq, 1].
 
     At the k-th of n keys the maximum rises with probability 1/k, and the sum so far holds k of n terms: the sum of
     (1/k)(k/n)^2 is (1 + 1/n)/2, that of (1/k)(k/n)(1 - k/n) is less. If exp(0) is not 1, every tile counts.
     """
-    tiles, n = c.tiles(x.problem.key_length), np.maximum(x.keys, 1)
+    tiles, n = contract.tiles(forward.problem.key_length), np.maximum(forward.keys, 1)
     if tiles == 1:
         return np.zeros(n.shape)
-    return (1 + 1 / n) / 2 if c.exp_of_zero_is_one else np.full(n.shape, (tiles + 1) / 3)
+    return (1 + 1 / n) / 2 if contract.exp_of_zero_is_one else np.full(n.shape, (tiles + 1) / 3)
 
 
-def _log_weight(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def _log_weight(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Squared roundings of s, of s - m and of the exponentials, [.., Sq, Sk].
 
     The arguments of a weight and of its rescale factors add up to s - M, so their squares add up to less than that of
     the whole. With base 2, score and maximum are multiplied by log2(e) first.
     """
-    stored, work, softmax = c.stages.stored_scores.u, c.stages.score_accumulation.u, c.stages.softmax.u
-    sigma, s2 = abs(x.problem.scale_value), np.where(x.visible, x.s**2, 0.0)
-    whole, parts = partial_sums(np.float64(x.problem.head_dim), c.summation_depth or np.inf)
-    variance = work**2 * (whole * s2 + (parts + 1) * squared_products(x))
-    narrows = not contains(c.stages.stored_scores.format, c.stages.score_accumulation.format)
+    stored, work, softmax = (
+        contract.stages.stored_scores.u,
+        contract.stages.score_accumulation.u,
+        contract.stages.softmax.u,
+    )
+    sigma, s2 = abs(forward.problem.scale_value), np.where(forward.visible, forward.s**2, 0.0)
+    whole, parts = partial_sums(np.float64(forward.problem.head_dim), contract.summation_depth or np.inf)
+    variance = work**2 * (whole * s2 + (parts + 1) * squared_products(forward))
+    narrows = not contains(contract.stages.stored_scores.format, contract.stages.score_accumulation.format)
     variance += stored**2 * s2 * (float(narrows) + float(not is_power_of(2, sigma)))
-    distance = np.where(x.visible, x.M - x.s + c.reference_slack, 0.0)
-    factors = systematic(x, c).factors
+    distance = np.where(forward.visible, forward.M - forward.s + contract.reference_slack, 0.0)
+    factors = systematic(forward, contract).factors
     variance += softmax**2 * (distance**2 + factors)
-    if c.base2:
+    if contract.base2:
         variance += work**2 * (s2 + 2 * s2.max(axis=-1, keepdims=True, initial=0.0))
-    return np.where(x.visible, variance, 0.0)
+    return np.where(forward.visible, variance, 0.0)
 
 
-def _operand(x: Intermediates, c: ResolvedContract) -> float:
+def _operand(forward: Intermediates, contract: ResolvedContract) -> float:
     """Squared rounding of an entry of q or k: on entry to the product, and by a scale that multiplies it before."""
-    scaled = c.stages.stored_scores.u if operand_scaling(x, c).u else 0.0
-    return operand_entry(x, c).u ** 2 + scaled**2
+    scaled = contract.stages.stored_scores.u if operand_scaling(forward, contract).u else 0.0
+    return operand_entry(forward, contract).u ** 2 + scaled**2
 
 
-def squared_products(x: Intermediates) -> np.ndarray:
+def squared_products(forward: Intermediates) -> np.ndarray:
     """sigma^2 sum_d q_d^2 k_d^2, [.., Sq, Sk]: the squared terms of a score."""
-    return x.problem.scale_value**2 * (x.q**2 @ (x.k**2).swapaxes(-1, -2))
+    return forward.problem.scale_value**2 * (forward.q**2 @ (forward.k**2).swapaxes(-1, -2))
 
 
-def log_weight_variance(x: Intermediates, r: Roundings, e: Systematic) -> np.ndarray:
+def log_weight_variance(forward: Intermediates, squared: Roundings, bounded: Systematic) -> np.ndarray:
     """Variance proxy of the logarithm of each weight, rounded operands and exponentials included, [.., Sq, Sk].
 
     The error of an exponential is a function of its argument, and so independent of v: in a sum with independent
     v_j it varies like a random one, by the randomness of v, with at most its bound for a standard deviation.
     """
-    total = r.weight + 2 * r.operand * squared_products(x) + e.squared_factors * e.exponential**2
-    return np.where(x.visible, total, 0.0)
+    total = (
+        squared.weight
+        + 2 * squared.operand * squared_products(forward)
+        + bounded.squared_factors * bounded.exponential**2
+    )
+    return np.where(forward.visible, total, 0.0)
 
 
-def variance(x: Intermediates, r: Roundings, log_weight: np.ndarray) -> np.ndarray:
+def variance(forward: Intermediates, squared: Roundings, log_weight: np.ndarray) -> np.ndarray:
     """Variance proxy of each element of the output, [.., Sq, Dv]; ``log_weight`` is that of the weights."""
-    Pv2 = x.P**2 @ x.v**2
-    return _spread(x, log_weight) + (r.numerator + r.value + r.parts) * Pv2 + (r.whole + r.row + r.element) * x.O**2
+    Pv2 = forward.P**2 @ forward.v**2
+    return (
+        _spread(forward, log_weight)
+        + (squared.numerator + squared.value + squared.parts) * Pv2
+        + (squared.whole + squared.row + squared.element) * forward.O**2
+    )
 
 
-def shared_variances(x: Intermediates, r: Roundings) -> tuple[np.ndarray, np.ndarray]:
+def shared_variances(forward: Intermediates, squared: Roundings) -> tuple[np.ndarray, np.ndarray]:
     """The parts of :func:`variance` that come of rounding k, and of rounding v, which many rows read, [.., Sq, Dv]."""
-    keys = _spread(x, r.operand * squared_products(x)) if r.operand else np.zeros(x.O.shape)
-    return keys, r.value * (x.P**2 @ x.v**2)
+    keys = (
+        _spread(forward, squared.operand * squared_products(forward)) if squared.operand else np.zeros(forward.O.shape)
+    )
+    return keys, squared.value * (forward.P**2 @ forward.v**2)
 
 
-def variance_of_sum(x: Intermediates, r: Roundings, a: np.ndarray) -> np.ndarray:
+def variance_of_sum(forward: Intermediates, squared: Roundings, a: np.ndarray) -> np.ndarray:
     """Variance proxy of sum a (O_hat - o) over all elements, exponentials left out; ``a`` is [.., Sq, Dv].
 
     Every rounding counts with its whole coefficient, summed over the elements it has an influence on.
     """
-    av = a @ x.v.swapaxes(-1, -2)
-    Pg = x.P * (av - (a * x.O).sum(axis=-1, keepdims=True))
-    total = (r.weight * Pg**2).sum() + r.numerator * ((x.P * av) ** 2).sum()
-    if r.operand:
-        from_q = (Pg @ x.k) * x.q
-        from_k = x.over_group(Pg.swapaxes(-1, -2) @ x.q) * x.problem.k
-        total += r.operand * x.problem.scale_value**2 * ((from_q**2).sum() + (from_k**2).sum())
-    if r.value:
-        total += r.value * ((x.over_group(x.P.swapaxes(-1, -2) @ a) * x.problem.v) ** 2).sum()
-    total += (a**2 * (r.parts * (x.P**2 @ x.v**2) + (r.whole + r.element) * x.O**2)).sum()
-    return total + (r.row * (a * x.O).sum(axis=-1, keepdims=True) ** 2).sum()
+    av = a @ forward.v.swapaxes(-1, -2)
+    Pg = forward.P * (av - (a * forward.O).sum(axis=-1, keepdims=True))
+    total = (squared.weight * Pg**2).sum() + squared.numerator * ((forward.P * av) ** 2).sum()
+    if squared.operand:
+        from_q = (Pg @ forward.k) * forward.q
+        from_k = forward.over_group(Pg.swapaxes(-1, -2) @ forward.q) * forward.problem.k
+        total += squared.operand * forward.problem.scale_value**2 * ((from_q**2).sum() + (from_k**2).sum())
+    if squared.value:
+        total += squared.value * ((forward.over_group(forward.P.swapaxes(-1, -2) @ a) * forward.problem.v) ** 2).sum()
+    total += (
+        a**2 * (squared.parts * (forward.P**2 @ forward.v**2) + (squared.whole + squared.element) * forward.O**2)
+    ).sum()
+    return total + (squared.row * (a * forward.O).sum(axis=-1, keepdims=True) ** 2).sum()
 
 
-def systematic_sum(x: Intermediates, e: Systematic, log_weight: np.ndarray, a: np.ndarray) -> float:
+def systematic_sum(forward: Intermediates, bounded: Systematic, log_weight: np.ndarray, a: np.ndarray) -> float:
     """Largest |sum a (O_hat - o)| that the systematic errors and the second order can cause.
 
     An adversary chooses the sign of every exponential; the constants move all scores together. To second order
     exp(b) - 1 - b has a mean of at most half the variance of b, and the row sum's share of it at most the other half.
     """
-    Pg = x.P * (a @ x.v.swapaxes(-1, -2) - (a * x.O).sum(axis=-1, keepdims=True))
-    temperature = abs((Pg * np.where(x.visible, x.s, 0.0)).sum())
-    each = e.factors * e.exponential + log_weight
-    return float((np.abs(Pg) * each).sum() + e.constants * temperature)
+    Pg = forward.P * (a @ forward.v.swapaxes(-1, -2) - (a * forward.O).sum(axis=-1, keepdims=True))
+    temperature = abs((Pg * np.where(forward.visible, forward.s, 0.0)).sum())
+    each = bounded.factors * bounded.exponential + log_weight
+    return float((np.abs(Pg) * each).sum() + bounded.constants * temperature)
 
 
-def cut_sums(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def cut_sums(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Mean error of each output that matrix units may make by cutting their sums, [.., Sq, Dv]; cuts have a sign.
 
     A cut costs a share of the largest of a partial sum and its terms, see ``products``, which is at most the root of
     the mean of E S_t^2 and that of the sum of squared terms together. A cut from [0, 2u] is u and a rounding from
     [-u, u], so half of all that is mean.
     """
-    if not on_matrix_unit(c):
-        return np.zeros(x.O.shape)
-    s = np.where(x.visible, x.scaled, 0.0)
-    scores = _cut_share(c, "score_accumulation", np.float64(x.problem.head_dim), s**2, squared_products(x))
-    weighted = x.P * np.where(x.visible, scores, 0.0)
-    values = _cut_share(c, "output_accumulation", x.keys, x.O**2, x.P**2 @ x.v**2)
-    return weighted @ np.abs(x.v) + weighted.sum(axis=-1, keepdims=True) * np.abs(x.O) + values
+    if not on_matrix_unit(contract):
+        return np.zeros(forward.O.shape)
+    s = np.where(forward.visible, forward.scaled, 0.0)
+    scores = _cut_share(
+        contract, "score_accumulation", np.float64(forward.problem.head_dim), s**2, squared_products(forward)
+    )
+    weighted = forward.P * np.where(forward.visible, scores, 0.0)
+    values = _cut_share(contract, "output_accumulation", forward.keys, forward.O**2, forward.P**2 @ forward.v**2)
+    return weighted @ np.abs(forward.v) + weighted.sum(axis=-1, keepdims=True) * np.abs(forward.O) + values
 
 
 def _cut_share(
-    c: ResolvedContract, stage: str, n: np.ndarray | np.float64, whole: np.ndarray, squares: np.ndarray
+    contract: ResolvedContract, stage: str, n: np.ndarray | np.float64, whole: np.ndarray, squares: np.ndarray
 ) -> np.ndarray:
     """All cuts of a sum of n exchangeable terms, given its square and the sum of its squared terms."""
     n = np.maximum(n, 1)
     mean_square, of_parts = partial_sums(n, np.inf)
-    return growth(*sums(c, stage, n)) / 2 * (np.sqrt((mean_square * whole + of_parts * squares) / n) + np.sqrt(squares))
+    return (
+        gamma(*roundings_of_sum(contract, stage, n))
+        / 2
+        * (np.sqrt((mean_square * whole + of_parts * squares) / n) + np.sqrt(squares))
+    )
 
 
-def temperature(x: Intermediates) -> np.ndarray:
+def temperature(forward: Intermediates) -> np.ndarray:
     """Derivative of the output by a common relative change of all scores, sum_j P_j s_j (v_j - o), [.., Sq, Dv]."""
-    Ps = x.P * np.where(x.visible, x.s, 0.0)
-    return Ps @ x.v - Ps.sum(axis=-1, keepdims=True) * x.O
+    Ps = forward.P * np.where(forward.visible, forward.s, 0.0)
+    return Ps @ forward.v - Ps.sum(axis=-1, keepdims=True) * forward.O
 
 
-def _spread(x: Intermediates, log_weight: np.ndarray) -> np.ndarray:
+def _spread(forward: Intermediates, log_weight: np.ndarray) -> np.ndarray:
     """sum_j P_j^2 var_j (v_j - o)^2, [.., Sq, Dv]."""
-    W = x.P**2 * log_weight
-    squares = W @ x.v**2 - 2 * x.O * (W @ x.v) + W.sum(axis=-1, keepdims=True) * x.O**2
+    W = forward.P**2 * log_weight
+    squares = W @ forward.v**2 - 2 * forward.O * (W @ forward.v) + W.sum(axis=-1, keepdims=True) * forward.O**2
     return np.maximum(squares, 0.0)

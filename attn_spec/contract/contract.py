@@ -164,7 +164,9 @@ class Contract:
             if not isinstance(value, kind) or isinstance(value, bool) or not float(value) >= least:
                 what = "an integer, " if name in _COUNTS else ""
                 raise ContractError(f"contract field {name} must be {what}{least} or more, not {value!r}")
-        if not isinstance(self.alternatives, tuple) or not all(isinstance(c, Contract) for c in self.alternatives):
+        if not isinstance(self.alternatives, tuple) or not all(
+            isinstance(contract, Contract) for contract in self.alternatives
+        ):
             raise ContractError(f"contract field alternatives must be a tuple of contracts, not {self.alternatives!r}")
         if self.reference != "maximum" and not self.reference_range > 0:
             raise ContractError(
@@ -278,14 +280,14 @@ class ResolvedContract(Contract):
 
 
 @remembered(64)
-def _stages(c: ResolvedContract) -> Stages:
+def _stages(contract: ResolvedContract) -> Stages:
     """The stages of a contract, as they are without what is struck."""
     found: dict[str, Any] = dict.fromkeys(STAGES)
     for name in STAGES:
-        if getattr(c, name) is not None:
-            form = c.format(name)
-            flushes = c.flushes(form, entering=name == "multiplicands")
-            found[name] = made_stage(form, c.direction(name), flushes=flushes)
+        if getattr(contract, name) is not None:
+            form = contract.format(name)
+            flushes = contract.flushes(form, entering=name == "multiplicands")
+            found[name] = made_stage(form, contract.direction(name), flushes=flushes)
     return Stages(**found)
 
 

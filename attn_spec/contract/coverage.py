@@ -23,9 +23,9 @@ class Silence:
     #: Why.
     reason: str
 
-    def words(self, c: Contract) -> str:
+    def words(self, contract: Contract) -> str:
         """A sentence: the field of a contract, the family of problems that it says nothing of, and the reason."""
-        said = f"{self.field}={getattr(c, self.field)!r}"
+        said = f"{self.field}={getattr(contract, self.field)!r}"
         return f"a contract with {said} says nothing of {self.family} ({self.option}): {self.reason}"
 
 
@@ -34,58 +34,58 @@ SILENCES = (
         option="feature_map",
         family="linear attention",
         field="lse_merges",
-        unknown=lambda c: c.lse_merges > 0,
+        unknown=lambda contract: contract.lse_merges > 0,
         reason="sums without an exponential are merged as they are",
     ),
     Silence(
         option="feature_map",
         family="linear attention",
         field="normalize",
-        unknown=lambda c: c.normalize in ("every_tile", "by_lse"),
+        unknown=lambda contract: contract.normalize in ("every_tile", "by_lse"),
         reason="its weights are divided by their sum once",
     ),
     Silence(
         option="score_vector",
         family="additive scores",
         field="reference",
-        unknown=lambda c: c.reference == "upper_bound",
+        unknown=lambda contract: contract.reference == "upper_bound",
         reason="the lengths of q and k do not bound them",
     ),
 )
 
 
-def says_nothing(c: Contract, problem: Problem) -> bool:
-    """True where a field of contract ``c`` has a value for which no bound of the problem's family is proved.
+def says_nothing(contract: Contract, problem: Problem) -> bool:
+    """True where a field of ``contract`` has a value for which no bound of the problem's family is proved.
 
     The alternatives of the contract are not looked at.
     """
-    return any(_unknown(c, problem))
+    return any(_unknown(contract, problem))
 
 
-def silence_of(c: Contract, problem: Problem) -> str:
+def silence_of(contract: Contract, problem: Problem) -> str:
     """Why a contract says nothing of a problem, whatever its values are, in a sentence; empty if it says something."""
-    return next((each.words(c) for each in _unknown(c, problem)), "")
+    return next((each.words(contract) for each in _unknown(contract, problem)), "")
 
 
-def _unknown(c: Contract, problem: Problem) -> Iterator[Silence]:
+def _unknown(contract: Contract, problem: Problem) -> Iterator[Silence]:
     """The reasons for which a contract says nothing of a problem."""
     used = (each for each in SILENCES if OPTIONS[each.option].is_used(getattr(problem, each.option)))
-    return (each for each in used if each.unknown(c))
+    return (each for each in used if each.unknown(contract))
 
 
-def silences(c: Contract) -> list[Silence]:
+def silences(contract: Contract) -> list[Silence]:
     """Families of which neither a contract nor an alternative of it says anything, with a field to blame for each."""
     found: dict[str, Silence] = {}
     for option in dict.fromkeys(each.option for each in SILENCES):
-        reasons = [_reason(one, option) for one in (c, *_all_alternatives(c))]
+        reasons = [_reason(one, option) for one in (contract, *_all_alternatives(contract))]
         if (first := reasons[0]) is not None and all(reasons):
             found[option] = first
     return list(found.values())
 
 
-def _reason(c: Contract, option: str) -> Silence | None:
-    return next((each for each in SILENCES if each.option == option and each.unknown(c)), None)
+def _reason(contract: Contract, option: str) -> Silence | None:
+    return next((each for each in SILENCES if each.option == option and each.unknown(contract)), None)
 
 
-def _all_alternatives(c: Contract) -> list[Contract]:
-    return [found for other in c.alternatives for found in (other, *_all_alternatives(other))]
+def _all_alternatives(contract: Contract) -> list[Contract]:
+    return [found for other in contract.alternatives for found in (other, *_all_alternatives(other))]

@@ -27,27 +27,27 @@ WIDEST = 11
 Factors = tuple[tuple[float, float | np.ndarray], ...]
 
 
-def on_matrix_unit(c: ResolvedContract) -> bool:
+def on_matrix_unit(contract: ResolvedContract) -> bool:
     """Return whether products are summed by a matrix unit that aligns and truncates; wider formats add one by one."""
-    return c.stages.multiplicands.format.precision <= WIDEST and c.matrix_rounding == "toward_zero"
+    return contract.stages.multiplicands.format.precision <= WIDEST and contract.matrix_rounding == "toward_zero"
 
 
-def entry(c: ResolvedContract, source: Format) -> Rounding:
+def rounding_on_entry(contract: ResolvedContract, source: Format) -> Rounding:
     """Rounding of a factor of format ``source`` on entry to a product, all its pieces together.
 
     Each piece rounds what the pieces before it left: with P pieces u^P |x| is left at last, and each underflow.
     """
-    one, pieces = c.stages.multiplicands.of(source), c.multiplicand_pieces
+    one, pieces = contract.stages.multiplicands.of(source), contract.multiplicand_pieces
     if pieces == 1:
         return one
     left = term("what the last piece leaves", one.u**pieces)
     return Rounding(left, count("underflow of a second piece", 4) * one.eta)
 
 
-def left_out(c: ResolvedContract, *sources: Format) -> float:
+def skipped_pieces(contract: ResolvedContract, *sources: Format) -> float:
     """Products of pieces that are not formed, relative to the product: sum of u^(i + j) (1 + u)^2 over i + j >= P."""
-    P = c.multiplicand_pieces
-    u, w = (c.stages.multiplicands.of(source).u for source in sources)
+    P = contract.multiplicand_pieces
+    u, w = (contract.stages.multiplicands.of(source).u for source in sources)
     return (
         term(
             "products of pieces, all left out",
@@ -63,14 +63,14 @@ def left_out(c: ResolvedContract, *sources: Format) -> float:
     )
 
 
-def multiplicand(c: ResolvedContract, dtype: str) -> Rounding:
+def multiplicand(contract: ResolvedContract, dtype: str) -> Rounding:
     """Rounding of q, k and v on entry to a product, unscaled."""
-    return entry(c, FORMATS[dtype])
+    return rounding_on_entry(contract, FORMATS[dtype])
 
 
-def probability_cast(c: ResolvedContract) -> Rounding:
+def probability_cast(contract: ResolvedContract) -> Rounding:
     """Rounding of the probabilities from the softmax's format to their own, and on to the product's."""
-    own, enters = probability_store(c), entry(c, c.stages.probabilities.format)
+    own, enters = probability_store(contract), rounding_on_entry(contract, contract.stages.probabilities.format)
     return Rounding(
         term("the cast of the probabilities", own.u)
         + term("entry of the probabilities to the product", enters.u)
@@ -79,116 +79,130 @@ def probability_cast(c: ResolvedContract) -> Rounding:
     )
 
 
-def probability_store(c: ResolvedContract) -> Rounding:
+def probability_store(contract: ResolvedContract) -> Rounding:
     """Rounding of the probabilities from the softmax's format to their own."""
-    return EXACT if contains(c.stages.probabilities.format, c.stages.softmax.format) else c.stages.probabilities
+    return (
+        EXACT
+        if contains(contract.stages.probabilities.format, contract.stages.softmax.format)
+        else contract.stages.probabilities
+    )
 
 
-def casts_row_sum(c: ResolvedContract) -> bool:
+def casts_row_sum(contract: ResolvedContract) -> bool:
     """Return whether the row sum adds probabilities after their cast."""
     return guard(
         "the cast in the row sum",
-        c.row_sum_of == "cast"
-        and c.normalize == "after_product"
-        and guard("a row sum of what a cast only flushes", probability_cast(c) != EXACT, probability_cast(c).u > 0),
+        contract.row_sum_of == "cast"
+        and contract.normalize == "after_product"
+        and guard(
+            "a row sum of what a cast only flushes",
+            probability_cast(contract) != EXACT,
+            probability_cast(contract).u > 0,
+        ),
         False,
     )
 
 
-def row_sum_entry(c: ResolvedContract) -> Rounding:
+def row_sum_entry(contract: ResolvedContract) -> Rounding:
     """Rounding of one weight to the row sum's format: exact, but for flushing, unless that is narrower."""
-    stages = [c.stages.softmax]
-    if casts_row_sum(c):  # several pieces have more bits together than one multiplicand
-        stages.append(c.stages.probabilities)
-        if guard("pieces that enter a row sum together", c.multiplicand_pieces == 1, True):
-            stages.append(c.stages.multiplicands)
+    stages = [contract.stages.softmax]
+    if casts_row_sum(contract):  # several pieces have more bits together than one multiplicand
+        stages.append(contract.stages.probabilities)
+        if guard("pieces that enter a row sum together", contract.multiplicand_pieces == 1, True):
+            stages.append(contract.stages.multiplicands)
     narrowest = min((stage.format for stage in stages), key=lambda form: form.precision)
-    return term("the entry of a weight to the row sum", c.stages.row_sum.of(narrowest), EXACT)
+    return term("the entry of a weight to the row sum", contract.stages.row_sum.of(narrowest), EXACT)
 
 
-def terms(c: Contract, n: np.ndarray | float) -> np.ndarray | float:
+def number_of_products(contract: Contract, n: np.ndarray | float) -> np.ndarray | float:
     """Products of pieces that a product of n terms is the sum of."""
-    return n * times("a product of pieces is several", c.multiplicand_pieces * (c.multiplicand_pieces + 1) // 2)
+    return n * times(
+        "a product of pieces is several", contract.multiplicand_pieces * (contract.multiplicand_pieces + 1) // 2
+    )
 
 
-def sums(c: ResolvedContract, stage: str, n: np.ndarray | float, blocks: np.ndarray | float | None = None) -> Factors:
+def roundings_of_sum(
+    contract: ResolvedContract, stage: str, n: np.ndarray | float, blocks: np.ndarray | float | None = None
+) -> Factors:
     """Factors for ``growth`` of a sum of n products in the accumulators of ``stage``, see the module.
 
     ``blocks`` bounds the blocks of a matrix unit; None is one for each product. An inner accumulator is added to the
     outer one, by an operation of its own, at most once for each product.
     """
-    pieces, n = _size_of_pieces(c), terms(c, n)
+    pieces, n = _size_of_pieces(contract), number_of_products(contract, n)
     depth = (
         n - 1.0 + count("the rounding of a product before its sum", 1)
-        if c.summation_depth is None
-        else np.minimum(n, c.summation_depth - 1 + count("a declared depth of summation", 1))
+        if contract.summation_depth is None
+        else np.minimum(n, contract.summation_depth - 1 + count("a declared depth of summation", 1))
     )
-    if c.inner_accumulation is None:
-        factors = _sums(c, c.format(stage), n, depth, blocks)
+    if contract.inner_accumulation is None:
+        factors = _roundings_of_sum(contract, contract.format(stage), n, depth, blocks)
     else:
-        inner = np.minimum(depth, c.inner_terms)
-        factors = _sums(c, FORMATS[c.inner_accumulation], np.minimum(n, c.inner_terms), inner, blocks)
+        inner = np.minimum(depth, contract.inner_terms)
+        factors = _roundings_of_sum(
+            contract, FORMATS[contract.inner_accumulation], np.minimum(n, contract.inner_terms), inner, blocks
+        )
         factors = (
             *term("the inner accumulator's sums", factors, ()),
-            (c.stage(stage).u, term("additions to the outer accumulator", depth)),
+            (contract.stage(stage).u, term("additions to the outer accumulator", depth)),
         )
     return tuple((u, times("sizes of pieces", pieces) * m) for u, m in factors)
 
 
-def _size_of_pieces(c: ResolvedContract) -> float:
+def _size_of_pieces(contract: ResolvedContract) -> float:
     """Bound the sum of the sizes of the products of pieces, relative to the product of their factors.
 
     It is at least 1, so 1 + g to this power is at least 1 + this times g.
     Pieces that round to nearest may have other signs: sum |x_i| <= (1 + u)(1 + u + u^2 + ..) |x|, for each factor.
     """
-    if c.multiplicand_pieces == 1:
+    if contract.multiplicand_pieces == 1:
         return 1.0
-    u = c.stages.multiplicands.u
+    u = contract.stages.multiplicands.u
     return ((1 + u) / (1 - u)) ** 2
 
 
-def _sums(
-    c: ResolvedContract,
+def _roundings_of_sum(
+    contract: ResolvedContract,
     form: Format,
     n: np.ndarray | float,
     depth: np.ndarray | float,
     blocks: np.ndarray | float | None,
 ) -> Factors:
-    if not on_matrix_unit(c):
-        cuts = times("sums that are cut one by one", 2 if c.rounding == "toward_zero" else 1)
+    if not on_matrix_unit(contract):
+        cuts = times("sums that are cut one by one", 2 if contract.rounding == "toward_zero" else 1)
         return ((form.unit_roundoff * cuts, depth),)
     cut = count("the cut of a sum on a matrix unit", 2) * form.unit_roundoff
-    if c.matrix_block == 1:
+    if contract.matrix_block == 1:
         return ((cut, term("the cuts of single sums", depth)),)
-    aligned = cut * times("bits below the grid of a block", 2.0**-c.matrix_extra_bits)
-    passed = n if blocks is None else np.minimum(n, terms(c, blocks))
-    if c.summation_depth is not None:  # each of the blocks on the way may hold any number of the products
+    aligned = cut * times("bits below the grid of a block", 2.0**-contract.matrix_extra_bits)
+    passed = n if blocks is None else np.minimum(n, number_of_products(contract, blocks))
+    if contract.summation_depth is not None:  # each of the blocks on the way may hold any number of the products
         passed = np.minimum(passed, depth)
     # The largest is off the grid if that has fewer bits than the accumulator or than a product.
-    widest = max(form.precision, 2 * c.stages.multiplicands.format.precision)
-    if widest > form.precision + c.matrix_extra_bits:
+    widest = max(form.precision, 2 * contract.stages.multiplicands.format.precision)
+    if widest > form.precision + contract.matrix_extra_bits:
         n = n + term("the largest off the grid", passed)
     return ((aligned, term("alignment to the largest", n)), (cut, term("the cut of a block's sum", passed)))
 
 
-def output_sums(c: ResolvedContract, keys: np.ndarray, length: int) -> Factors:
+def output_sums(contract: ResolvedContract, keys: np.ndarray, length: int) -> Factors:
     """Factors of the sum of p.v over visible keys of ``length``; tiles of a matrix unit end in blocks of their own."""
-    return sums(
-        c,
+    return roundings_of_sum(
+        contract,
         "output_accumulation",
         keys,
-        blocks=math.ceil(length / c.matrix_block) + term("blocks at the ends of tiles", c.tiles(length)),
+        blocks=math.ceil(length / contract.matrix_block) + term("blocks at the ends of tiles", contract.tiles(length)),
     )
 
 
-def sum_underflow(c: ResolvedContract, stage: str) -> float:
+def sum_underflow(contract: ResolvedContract, stage: str) -> float:
     """Absolute error of one product, or of one addition, in the accumulators of ``stage``."""
-    outer, inner = c.stage(stage).eta, c.stages.inner_accumulation
+    outer, inner = contract.stage(stage).eta, contract.stages.inner_accumulation
     return outer if inner is None else max(outer, term("the underflow of an inner accumulator", inner.eta))
 
 
-def exact_bits(c: ResolvedContract, stage: str) -> int:
+def exact_bits(contract: ResolvedContract, stage: str) -> int:
     """Bits that a partial sum may have, in units of a common grid, and still be exact whatever the order."""
-    lost = min(0, c.matrix_extra_bits) if on_matrix_unit(c) else 0
+    lost = min(0, contract.matrix_extra_bits) if on_matrix_unit(contract) else 0
     inner = standing(("an inner accumulator's bits", "inner_accumulation"))
-    return min(form.precision for form in c.formats(stage, *inner)) + term("bits that a matrix unit loses", lost)
+    return min(form.precision for form in contract.formats(stage, *inner)) + term("bits that a matrix unit loses", lost)

@@ -27,19 +27,19 @@ _BACKWARD: dict[str, tuple[str, str]] = {
 
 
 @remembered(64)
-def readings(c: ResolvedContract) -> tuple[ResolvedContract, ...]:
+def readings(contract: ResolvedContract) -> tuple[ResolvedContract, ...]:
     """The definite contracts of the forward pass of a resolved contract."""
-    return tuple(reading for one in _alternatives(c) for reading in _definite(one, _FORWARD))
+    return tuple(reading for one in _alternatives(contract) for reading in _definite(one, _FORWARD))
 
 
-def readings_of(c: ResolvedContract, problem: Problem | None) -> tuple[ResolvedContract, ...]:
+def readings_of(contract: ResolvedContract, problem: Problem | None) -> tuple[ResolvedContract, ...]:
     """The definite contracts of the forward pass that say something of a problem; all where none does, or of none."""
-    return _of_problem(readings(c), problem)
+    return _of_problem(readings(contract), problem)
 
 
-def gradient_readings_of(c: ResolvedContract, problem: Problem | None) -> tuple[ResolvedContract, ...]:
+def gradient_readings_of(contract: ResolvedContract, problem: Problem | None) -> tuple[ResolvedContract, ...]:
     """Return the readings of the contract for the backward pass of a problem."""
-    return _of_problem(gradient_readings(c), problem)
+    return _of_problem(gradient_readings(contract), problem)
 
 
 def _of_problem(found: tuple[ResolvedContract, ...], problem: Problem | None) -> tuple[ResolvedContract, ...]:
@@ -49,36 +49,38 @@ def _of_problem(found: tuple[ResolvedContract, ...], problem: Problem | None) ->
 
 
 @remembered(64)
-def gradient_readings(c: ResolvedContract) -> tuple[ResolvedContract, ...]:
+def gradient_readings(contract: ResolvedContract) -> tuple[ResolvedContract, ...]:
     """Return the readings for the backward pass, which has more fields that leave a choice."""
     return tuple(
         reading
-        for one in _alternatives(c)
+        for one in _alternatives(contract)
         for reading in _definite(one, {"weight_gradients": _weight_gradients(one)} | _FORWARD | _BACKWARD)
     )
 
 
-def _weight_gradients(c: ResolvedContract) -> tuple[str, ...]:
+def _weight_gradients(contract: ResolvedContract) -> tuple[str, ...]:
     """The formats that "either" stands for: that of the probabilities only where it is no wider."""
-    scores, probabilities = c.stored_scores, c.probabilities
-    return (scores,) if contains(c.format(probabilities), c.format(scores)) else (scores, probabilities)
+    scores, probabilities = contract.stored_scores, contract.probabilities
+    return (scores,) if contains(contract.format(probabilities), contract.format(scores)) else (scores, probabilities)
 
 
-def _alternatives(c: ResolvedContract) -> Iterator[ResolvedContract]:
-    yield replace(c, alternatives=())
-    for other in c.alternatives:
+def _alternatives(contract: ResolvedContract) -> Iterator[ResolvedContract]:
+    yield replace(contract, alternatives=())
+    for other in contract.alternatives:
         yield from _alternatives(other)
 
 
-def _definite(c: ResolvedContract, choices: Mapping[str, Sequence[str]]) -> Iterator[ResolvedContract]:
+def _definite(contract: ResolvedContract, choices: Mapping[str, Sequence[str]]) -> Iterator[ResolvedContract]:
     open_fields = {
-        name: _worth_trying(c, name, words) for name, words in choices.items() if getattr(c, name) == "either"
+        name: _worth_trying(contract, name, words)
+        for name, words in choices.items()
+        if getattr(contract, name) == "either"
     }
     for words in product(*open_fields.values()):
-        yield replace(c, **dict(zip(open_fields, words, strict=True)))
+        yield replace(contract, **dict(zip(open_fields, words, strict=True)))
 
 
-def _worth_trying(c: ResolvedContract, name: str, words: Sequence[str]) -> Sequence[str]:
+def _worth_trying(contract: ResolvedContract, name: str, words: Sequence[str]) -> Sequence[str]:
     """The words of a field that make a difference: "cast" makes none where the cast changes nothing."""
-    casts = probability_cast(c).u > 0 and (name != "row_sum_of" or c.normalize == "after_product")
+    casts = probability_cast(contract).u > 0 and (name != "row_sum_of" or contract.normalize == "after_product")
     return words if casts or "cast" not in words else [word for word in words if word != "cast"]

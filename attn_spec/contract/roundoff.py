@@ -1,6 +1,6 @@
 """Several roundings in a row, and errors of elementary functions.
 
-``growth`` replaces gamma_n = nu/(1 - nu) (Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.1) by the
+``gamma`` replaces gamma_n = nu/(1 - nu) (Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.1) by the
 exact product, so that no n u < 1 is needed.
 """
 
@@ -15,21 +15,21 @@ from attn_spec.contract.terms import guard, term
 from attn_spec.numbers.formats import FORMATS
 
 
-def growth(*factors: tuple[float, float | np.ndarray]) -> np.ndarray:
+def gamma(*factors: tuple[float, float | np.ndarray]) -> np.ndarray:
     """prod (1 + u)^n - 1 over pairs (u, n): n successive roundings of relative size u."""
     return np.expm1(sum((n * math.log1p(u) for u, n in factors if u), np.float64(0.0)))
 
 
-def elementary_error(c: ResolvedContract, name: str) -> float:
+def elementary_error(contract: ResolvedContract, name: str) -> float:
     """Error of an elementary function, ``exp_error`` or another field of its kind, as a real number."""
-    double = c.stages.score_accumulation.format.precision == FORMATS["float64"].precision
+    double = contract.stages.score_accumulation.format.precision == FORMATS["float64"].precision
     work = "float64" if guard("elementary functions of float32", double, True) else "float32"
-    return getattr(c, name) * FORMATS[work].unit_roundoff
+    return getattr(contract, name) * FORMATS[work].unit_roundoff
 
 
-def row_sum_store(c: ResolvedContract) -> float:
+def row_sum_store(contract: ResolvedContract) -> float:
     """Relative error of keeping the finished row sum in the softmax's format."""
-    return term("the store of the row sum", c.stages.softmax.of(c.stages.row_sum.format).u)
+    return term("the store of the row sum", contract.stages.softmax.of(contract.stages.row_sum.format).u)
 
 
 def is_power_of(base: int, x: float) -> bool:

@@ -86,10 +86,10 @@ def rounded(x: np.ndarray, dtype: str, rounding: str = "nearest", *, flushed: bo
     return np.where(np.abs(y) < FORMATS[dtype].smallest_normal, np.copysign(0.0, y), y) if flushed else y
 
 
-def rounding_of(c: ResolvedContract, stage: str) -> Callable[[Any], np.ndarray]:
+def rounding_of(contract: ResolvedContract, stage: str) -> Callable[[Any], np.ndarray]:
     """Return the function that rounds results of a stage; it is the innermost loop of emulated kernels."""
-    form, way = c.format(stage), c.direction(stage)
-    flushed = c.flushes(form, entering=stage == "multiplicands")
+    form, way = contract.format(stage), contract.direction(stage)
+    flushed = contract.flushes(form, entering=stage == "multiplicands")
     if way == "nearest" and not flushed and form.name in _NATIVE:
         return lambda x: np.asarray(x, form.name).astype(np.float64)
     return lambda x: rounded(np.asarray(x, np.float64), form.name, way, flushed=flushed)

@@ -58,23 +58,23 @@ def emulate(
 
     def attention(q: Any, k: Any, v: Any, *, query_heads: int = 1, kv_heads: int = 1, **options: Any) -> Any:
         dtype = of(q).dtype_of(q)
-        c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
+        contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         projects = options.get("query_projection") is not None
         heads = (1, 1, 1) if projects else (query_heads, kv_heads, kv_heads)
         q, k, v = (shown.back(x, count) for x, count in zip((q, k, v), heads, strict=True))
         tensors = {name: shown.all_rows(options[name]) for name in TENSORS if options.get(name) is not None}
         options = {"causal_alignment": made.conventions.causal_alignment, **options, **tensors}
         if projects:
-            call = layer(c, chosen, q, k, options)
-            out, lse = steps(heads_contract(c), chosen, *call(), call.values(v), **call.options)()
+            call = layer(contract, chosen, q, k, options)
+            out, lse = steps(heads_contract(contract), chosen, *call(), call.values(v), **call.options)()
             out = call.joined(out)
         elif chooses_score(options):
-            call = operands(c, chosen, q, k, options)
-            out, lse = steps(c, chosen, *call(), call.repeated(v), **call.options)()
+            call = operands(contract, chosen, q, k, options)
+            out, lse = steps(contract, chosen, *call(), call.repeated(v), **call.options)()
         else:
-            out, lse = steps(c, chosen, q, k, v, **options)()
-        tensor = TORCH.give(shown.hand(out), c.output)
-        return (tensor, TORCH.give(shown.rows(lse), c.lse)) if "lse" in arguments["supports"] else tensor
+            out, lse = steps(contract, chosen, q, k, v, **options)()
+        tensor = TORCH.give(shown.hand(out), contract.output)
+        return (tensor, TORCH.give(shown.rows(lse), contract.lse)) if "lse" in arguments["supports"] else tensor
 
     made = kernel(name=name, framework="torch", dtypes=tuple(dtypes), **arguments)(attention)
     return made
@@ -102,7 +102,7 @@ def emulate_both(
         dout: Any, *saved: Any, query_heads: int = 1, kv_heads: int = 1, **options: Any
     ) -> dict[str, Any]:
         dtype = of(saved[0]).dtype_of(saved[0])
-        c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
+        contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         *vectors, lse = saved  # the log-sum-exp and the bias gradient are not presented
         projects = options.get("query_projection") is not None
         heads = (1, 1, 1, 1) if projects else (query_heads, kv_heads, kv_heads, query_heads)
@@ -112,23 +112,26 @@ def emulate_both(
         aligned = {"causal_alignment": made.conventions.causal_alignment}
         options = {**aligned, **options, **rows, "option_dtypes": made.option_dtypes}
 
-        def run(c: ResolvedContract, saved: tuple[Any, ...], options: Mapping[str, Any], dO: Any) -> TiledGradients:
-            return gradients(c, chosen, dO, saved, **options)
+        def run(
+            contract: ResolvedContract, saved: tuple[Any, ...], options: Mapping[str, Any], dO: Any
+        ) -> TiledGradients:
+            return gradients(contract, chosen, dO, saved, **options)
 
-        def attend(c: ResolvedContract, heads: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, Any]:
+        def attend(contract: ResolvedContract, heads: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, Any]:
             taken = {name: value for name, value in options.items() if name not in ("dlse", "option_dtypes")}
-            return attending(c, chosen, *heads, **taken)()
+            return attending(contract, chosen, *heads, **taken)()
 
         q, k, v, out = vectors
         if projects:
-            found = layer(c, chosen, q, k, options).layer_backward(run, attend, v, lse, dO)
+            found = layer(contract, chosen, q, k, options).layer_backward(run, attend, v, lse, dO)
         elif chooses_score(options):
-            found = operands(c, chosen, q, k, options).backward(run, v, dO, out, lse)
+            found = operands(contract, chosen, q, k, options).backward(run, v, dO, out, lse)
         else:
-            found = dict(zip(DIFFERENTIABLE, run(c, (*vectors, lse), options, dO)(), strict=False))
+            found = dict(zip(DIFFERENTIABLE, run(contract, (*vectors, lse), options, dO)(), strict=False))
         return {
             f"d{name}": TORCH.give(
-                (shown.hand if name in ("q", "k", "v") else shown.rows)(x), made.option_dtypes.get(name, c.gradients)
+                (shown.hand if name in ("q", "k", "v") else shown.rows)(x),
+                made.option_dtypes.get(name, contract.gradients),
             )
             for name, x in found.items()
         }

@@ -173,13 +173,13 @@ class Operands:
     #: The operands q' and k' of this call, once :meth:`make` has computed them.
     made: tuple[np.ndarray, np.ndarray] | None = None
 
-    def __init__(self, c: ResolvedContract, order: Order, q: Any, k: Any, options: Mapping[str, Any]) -> None:
+    def __init__(self, contract: ResolvedContract, order: Order, q: Any, k: Any, options: Mapping[str, Any]) -> None:
         score = next(name for name in CHOICES if options.get(name) is not None)
         self.score: Score = FEATURE_MAPS[options[score]] if score == "feature_map" else SCORES[score]
         if order.matrix_on == "queries":
             self.score = self.score.otherwise or self.score
         heads = options[score].shape[1] if score == "query_projection" else q.shape[1]
-        self.steps, self.group = self.arithmetic(c, order), heads // k.shape[1]
+        self.steps, self.group = self.arithmetic(contract, order), heads // k.shape[1]
         #: Options of a call with the operands in place of q and k.
         names = (score, *(row.name for row in parameters(score)))
         self.options = {name: value for name, value in options.items() if name not in names}
@@ -301,6 +301,6 @@ def chooses_score(options: Mapping[str, Any]) -> bool:
     return any(options.get(name) is not None for name in CHOICES)
 
 
-def unrounded(c: ResolvedContract) -> ResolvedContract:
+def unrounded(contract: ResolvedContract) -> ResolvedContract:
     """Return the contract for gradients of operands, which are not rounded to their final format yet."""
-    return replace(c, gradients="float64")
+    return replace(contract, gradients="float64")

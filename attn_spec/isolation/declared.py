@@ -81,8 +81,12 @@ def told(kernel: Kernel, attribute: str) -> dict[str, Any]:
         "given": dict(kernel.given),
         "has_backward": kernel.backward_function is not None,
         "parameters": [
-            {"name": p.name, "kind": p.kind.name, "default": [] if p.default is p.empty else [encoded(p.default)]}
-            for p in kernel.parameters.values()
+            {
+                "name": parameter.name,
+                "kind": parameter.kind.name,
+                "default": [] if parameter.default is parameter.empty else [encoded(parameter.default)],
+            }
+            for parameter in kernel.parameters.values()
         ],
         "source_class": class_of(kernel.function),
         "attribute": attribute,
@@ -105,9 +109,14 @@ def kernel_of(
     ``facts`` are further fields of the kernel. Raises :class:`KernelError`, as the declaration of any kernel does.
     """
     try:
-        defaults = [decoded(p.default[0]) if p.default else inspect.Parameter.empty for p in made.parameters]
+        defaults = [
+            decoded(parameter.default[0]) if parameter.default else inspect.Parameter.empty
+            for parameter in made.parameters
+        ]
         pairs = zip(made.parameters, defaults, strict=True)
-        every = [inspect.Parameter(p.name, _KINDS[p.kind], default=default) for p, default in pairs]
+        every = [
+            inspect.Parameter(parameter.name, _KINDS[parameter.kind], default=default) for parameter, default in pairs
+        ]
         function.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     except (KeyError, ValueError) as error:
         raise KernelError(f"the kernel's process sent invalid parameters of the kernel: {error}") from None

@@ -176,7 +176,7 @@ class Serving:
     def _guarded(self, device: str, call: Callable[[], Any], *, keep: bool) -> tuple[Header, Blobs]:
         """Return what a call returned, copied at once, or what it raised."""
         try:
-            with self.state.kept():
+            with self.state.restoring():
                 returned = call()
                 self.own.wait(device, returned)
                 answer = self._shown(returned, every_value=not keep)

@@ -94,7 +94,7 @@ def of_gradient(
     at: tuple[int, ...],
 ) -> tuple[BoundTerm, ...]:
     """Return the largest terms of the bound of one element of a gradient, for the cotangents dO and dL."""
-    x = Analysis(problem).intermediates
-    g = gradient_intermediates(x, *cotangents)
-    slack = gradient_evaluation_error(x, g)
-    return largest_terms(lambda: float(gradient_bound(x, g, reading, slack).allowed[name][at]))
+    forward = Analysis(problem).intermediates
+    grad = gradient_intermediates(forward, *cotangents)
+    slack = gradient_evaluation_error(forward, grad)
+    return largest_terms(lambda: float(gradient_bound(forward, grad, reading, slack).allowed[name][at]))

@@ -12,7 +12,7 @@ from attn_spec.bounds.backward.gradient_bounds import GradientBound
 from attn_spec.bounds.forward.bounds import ForwardBound
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.readings import gradient_readings_of, readings_of
-from attn_spec.contract.roundoff import growth
+from attn_spec.contract.roundoff import gamma
 from attn_spec.contract.terms import guard, stands, term
 from attn_spec.judgement.analysis import Analysis, analysis_of, gradient_analysis_of
 from attn_spec.judgement.best_reading import best
@@ -95,28 +95,39 @@ class Judgement:
     @property
     def refuted(self) -> bool:
         """True if some element is outside its bound for certain."""
-        return any(m.outside.any() for m in self.measurements)
+        return any(measurement.outside.any() for measurement in self.measurements)
 
     @property
     def ratio(self) -> float:
         """Largest ratio of error to allowed error over all quantities."""
-        return max((m.ratio for m in self.measurements), default=0.0)
+        return max((measurement.ratio for measurement in self.measurements), default=0.0)
 
     @property
     def exercised(self) -> bool:
         """True if any element was measured."""
-        return any(m.measured.any() for m in self.measurements)
+        return any(measurement.measured.any() for measurement in self.measurements)
 
     @property
     def silent(self) -> int:
         """Number of elements that the reading is silent about, though another reading may cover them."""
-        return sum(m.silent for m in self.measurements)
+        return sum(measurement.silent for measurement in self.measurements)
 
     def of_rows_with_keys(self) -> Judgement:
         """Return this judgement of output and LSE restricted to rows that see at least one key."""
         sees = {"lse": ~self.problem.empty_rows, "output": ~self._blind_somewhere()[..., None]}
-        left = ((m, np.broadcast_to(sees[m.name], m.got.shape)) for m in self.measurements)
-        parts = (replace(m, measured=m.measured & at, outside=m.outside & at, asked=m.asked & at) for m, at in left)
+        left = (
+            (measurement, np.broadcast_to(sees[measurement.name], measurement.got.shape))
+            for measurement in self.measurements
+        )
+        parts = (
+            replace(
+                measurement,
+                measured=measurement.measured & at,
+                outside=measurement.outside & at,
+                asked=measurement.asked & at,
+            )
+            for measurement, at in left
+        )
         return replace(self, measurements=tuple(parts))
 
     def _blind_somewhere(self) -> np.ndarray:
@@ -127,7 +138,7 @@ class Judgement:
     @property
     def worst(self) -> Measurement:
         """Measurement of the quantity with the worst element."""
-        return max(self.measurements, key=lambda m: (bool(m.outside.any()), m.ratio))
+        return max(self.measurements, key=lambda measurement: (bool(measurement.outside.any()), measurement.ratio))
 
 
 @np.errstate(all="ignore")
@@ -314,7 +325,7 @@ def _in_base(
     tiny = np.where(np.isfinite(value), np.abs(value), 0.0) * 2.0**-50
     final = contract.stages.lse
     size = np.where(np.isfinite(value), np.abs(value), 0.0) + allowed
-    extra = growth((final.u, 3)) * size + final.eta
+    extra = gamma((final.u, 3)) * size + final.eta
     converted = Enclosed(value, truth.low / np.log(2.0), truth.radius * 1.5 + tiny)
     allowed = allowed / np.log(2.0) * (1 + 2.0**-40) + term("roundings of a logarithm of base 2", extra)
     held = np.where(np.isfinite(value), np.abs(value), 0.0) + allowed <= contract.largest("lse", "softmax")

@@ -73,10 +73,13 @@ class Refined(Generic[Known]):
 class Oracle:
     """Truth of output and log-sum-exp of one problem."""
 
-    def __init__(self, x: Intermediates) -> None:
-        problem = x.problem
+    def __init__(self, forward: Intermediates) -> None:
+        problem = forward.problem
         second = (lambda: error_free.enclose(problem)) if _is_long(problem) else None
-        self.problem, self._truth = problem, Refined(float64_truth(x), lambda bits: enclose(problem, bits), second)
+        self.problem, self._truth = (
+            problem,
+            Refined(float64_truth(forward), lambda bits: enclose(problem, bits), second),
+        )
 
     @property
     def first(self) -> Truth:
@@ -99,10 +102,12 @@ class Oracle:
 class GradientOracle:
     """Truth of all gradients of one problem, for one pair of cotangents."""
 
-    def __init__(self, x: Intermediates, g: GradientIntermediates) -> None:
-        problem, dO, dL = x.problem, g.of_output, g.lse_cotangent
+    def __init__(self, forward: Intermediates, grad: GradientIntermediates) -> None:
+        problem, dO, dL = forward.problem, grad.of_output, grad.lse_cotangent
         second = (lambda: error_free_gradients.enclose_gradients(problem, dO, dL)) if _is_long(problem) else None
-        self._truth = Refined(float64_gradients(x, g), lambda bits: enclose_gradients(problem, dO, bits, dL), second)
+        self._truth = Refined(
+            float64_gradients(forward, grad), lambda bits: enclose_gradients(problem, dO, bits, dL), second
+        )
 
     def __call__(self, **radii: np.ndarray) -> Truth:
         """Return all gradients by name; ``radii`` are the largest radii wanted, by name."""
@@ -114,26 +119,26 @@ def oracle(problem: Problem, **radii: np.ndarray) -> Truth:
     return Oracle(intermediates(problem))(**radii)
 
 
-def float64_truth(x: Intermediates) -> Truth:
+def float64_truth(forward: Intermediates) -> Truth:
     """Return tier 0: the float64 intermediates with their own proved error, and radius inf where float64 overflows."""
-    error = evaluation_error(x)
-    empty = x.keys == 0
-    usable = error.domain_of("output")[..., None] & np.isfinite(x.output)
+    error = evaluation_error(forward)
+    empty = forward.keys == 0
+    usable = error.domain_of("output")[..., None] & np.isfinite(forward.output)
     output_radius = np.where(usable, error.allowed["output"], np.inf)
-    L = x.L[..., 0]
+    L = forward.L[..., 0]
     lse_radius = np.where(error.domain_of("lse") & np.isfinite(L), error.allowed["lse"], np.inf)
     lse_radius = np.where(empty[..., 0], 0.0, lse_radius)
-    if x.problem.projects:
-        return {"output": _enclosed(x.output, output_radius), "lse": _enclosed(L, lse_radius)}
-    output = _enclosed(np.where(empty, 0.0, x.O), np.where(empty, 0.0, output_radius))
+    if forward.problem.projects:
+        return {"output": _enclosed(forward.output, output_radius), "lse": _enclosed(L, lse_radius)}
+    output = _enclosed(np.where(empty, 0.0, forward.O), np.where(empty, 0.0, output_radius))
     return {"output": output, "lse": _enclosed(L, lse_radius)}
 
 
-def float64_gradients(x: Intermediates, g: GradientIntermediates) -> Truth:
+def float64_gradients(forward: Intermediates, grad: GradientIntermediates) -> Truth:
     """Return tier 0 of the gradients; the radius is inf where float64 may overflow."""
-    error = gradient_evaluation_error(x, g)
+    error = gradient_evaluation_error(forward, grad)
     radii = {name: np.where(error.domain_of(name), radius, np.inf) for name, radius in error.allowed.items()}
-    return {name: _enclosed(value, radii[name]) for name, value in g.gradients.items()}
+    return {name: _enclosed(value, radii[name]) for name, value in grad.gradients.items()}
 
 
 def _is_long(problem: Problem) -> bool:

@@ -42,7 +42,7 @@ BACKWARD: dict[str, Any] = {
 def presets_that_hold(problem: Problem, **answer: Any) -> list[str]:
     """Return the names of the preset contracts under which an answer, given as to :func:`judge`, is in its bound."""
     known = analysis_of(problem)
-    fitting = {n: c.at(problem.dtype) for n, c in PRESETS.items() if n != "fp64" or problem.dtype == "float64"}
+    fitting = {n: one.at(problem.dtype) for n, one in PRESETS.items() if n != "fp64" or problem.dtype == "float64"}
     return [name for name, contract in fitting.items() if explains(judge(known, contract, **answer))]
 
 

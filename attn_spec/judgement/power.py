@@ -180,14 +180,14 @@ def _wrong(one: Planting) -> Iterator[tuple[str, Answer]]:
 
 def _answer(one: Planting, problem: Problem) -> Answer:
     """Return the answer of a kernel that solves a problem exactly."""
-    x = intermediates(problem)
+    forward = intermediates(problem)
     if one.cotangent is not None:
-        found = gradient_intermediates(x, one.cotangent).gradients
+        found = gradient_intermediates(forward, one.cotangent).gradients
         return {name: found[name] for name in one.gradients}
-    seen = x.keys[..., 0] > 0
-    output = np.where(problem.empty_output_rows[..., None], 0.0, x.output)
+    seen = forward.keys[..., 0] > 0
+    output = np.where(problem.empty_output_rows[..., None], 0.0, forward.output)
     has_lse = one.lse and one.conventions.lse_base == "e"
-    return {"output": output} | ({"lse": np.where(seen, x.L[..., 0], -np.inf)} if has_lse else {})
+    return {"output": output} | ({"lse": np.where(seen, forward.L[..., 0], -np.inf)} if has_lse else {})
 
 
 def _of_itself(one: Planting, right: Answer) -> Iterator[tuple[str, Answer]]:
@@ -249,24 +249,24 @@ def _unseen(words: str, tried: _Tried) -> Unseen:
     return Unseen(words=words, ratio=ratio, hidden_by=by, sharper=best)
 
 
-def _sharper(c: ResolvedContract, one: Planting) -> Iterator[tuple[str, ResolvedContract]]:
+def _sharper(contract: ResolvedContract, one: Planting) -> Iterator[tuple[str, ResolvedContract]]:
     """Yield the contract that explained an answer with one field that promises more, with the field's present value."""
-    wide = "float64" if c.score_accumulation == "float64" else "float32"
+    wide = "float64" if contract.score_accumulation == "float64" else "float32"
     changes: list[tuple[str, Any]] = [
         (stage, wide)
         for stage in STAGES
-        if (own := getattr(c, stage)) in FORMATS and FORMATS[own].precision < FORMATS[wide].precision
+        if (own := getattr(contract, stage)) in FORMATS and FORMATS[own].precision < FORMATS[wide].precision
         if stage not in ("output", "gradients")
     ]
     n = max(one.problem.key_length, 1)
-    changes += [(name, value) for name, value in _WHOLE.items() if getattr(c, name) not in (value, None)]
-    if c.kv_tile is not None and c.kv_tile < min(n, LARGE_TILE):
+    changes += [(name, value) for name, value in _WHOLE.items() if getattr(contract, name) not in (value, None)]
+    if contract.kv_tile is not None and contract.kv_tile < min(n, LARGE_TILE):
         changes.append(("kv_tile", LARGE_TILE))
-    if c.summation_depth is None and n > LARGE_TILE:
+    if contract.summation_depth is None and n > LARGE_TILE:
         changes.append(("summation_depth", LARGE_TILE + n // LARGE_TILE))
     for name, value in changes:
-        if name != "lse_merges" or c.normalize != "by_lse":
-            yield f"{name}={getattr(c, name)!r}", replace(c, **{name: value})
+        if name != "lse_merges" or contract.normalize != "by_lse":
+            yield f"{name}={getattr(contract, name)!r}", replace(contract, **{name: value})
 
 
 #: Values of fields that allow the least error.

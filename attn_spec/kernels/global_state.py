@@ -123,7 +123,7 @@ class GlobalState:
         self.changes: dict[str, None] = {}
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
+    def restoring(self) -> Iterator[None]:
         """Record what the block changes, and restore it. Warnings are silent in the block: a warning is no failure.
 
         A library that imports more of its modules in the block may rebind its own names.
@@ -178,10 +178,10 @@ class GlobalState:
                 self.changes[f"{name.replace(':', '.')}.{attribute} rebound, put back"] = None
 
 
-def kept(kernel: Kernel) -> AbstractContextManager[None]:
+def restoring(kernel: Kernel) -> AbstractContextManager[None]:
     """Restore the state of this process after a call of a kernel that is not part of attn-spec."""
     state = None if kernel.isolated else of(kernel.spec)
-    return _silence() if state is None else state.kept()
+    return _silence() if state is None else state.restoring()
 
 
 @cache

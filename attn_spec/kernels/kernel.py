@@ -153,8 +153,12 @@ class Kernel:
         recomputed. A written backward pass keeps the format of scores.
         """
         written = self.backward_function is not None or self.of_class == "autograd"
-        c = self.contract_declared(dtype).at(dtype)
-        return _of_backward_pass(c, written=written) if "backward" in self.supports or not self.declared else c
+        contract = self.contract_declared(dtype).at(dtype)
+        return (
+            _of_backward_pass(contract, written=written)
+            if "backward" in self.supports or not self.declared
+            else contract
+        )
 
     def wrapped(self, around: Callable[..., Any]) -> Kernel:
         """Return the kernel with ``around`` as its callable, which may call ``kernel(q, k, v, **options)``."""
@@ -183,9 +187,9 @@ class Kernel:
         """
         if self.declared and "dropout_by_chance" not in self.supports:
             return {}
-        p, seed = (self.parameters.get(self.keyword(name)) for name in ("dropout_by_chance", "dropout_seed"))
-        given: dict[str, Any] = {p.name: 0.0} if p is not None and p.default else {}
-        takes_seed = p is not None and seed is not None and seed.default is seed.empty
+        parameter, seed = (self.parameters.get(self.keyword(name)) for name in ("dropout_by_chance", "dropout_seed"))
+        given: dict[str, Any] = {parameter.name: 0.0} if parameter is not None and parameter.default else {}
+        takes_seed = parameter is not None and seed is not None and seed.default is seed.empty
         return given | {seed.name: 0} if seed is not None and takes_seed else given
 
     @cached_property
@@ -211,14 +215,14 @@ class Kernel:
         return Path(named) if named else None
 
 
-def _of_backward_pass(c: ResolvedContract, *, written: bool) -> ResolvedContract:
+def _of_backward_pass(contract: ResolvedContract, *, written: bool) -> ResolvedContract:
     """Return a contract and its alternatives for a backward pass that is written, or that a framework derives."""
-    alternatives = tuple(_of_backward_pass(other, written=written) for other in c.alternatives)
-    if written and c.weight_gradients == "either":
-        c = replace(c, weight_gradients=c.stored_scores)
-    if not written and c.backward_weights == "recomputed":
-        c = replace(c, backward_weights="either")
-    return replace(c, alternatives=alternatives)
+    alternatives = tuple(_of_backward_pass(other, written=written) for other in contract.alternatives)
+    if written and contract.weight_gradients == "either":
+        contract = replace(contract, weight_gradients=contract.stored_scores)
+    if not written and contract.backward_weights == "recomputed":
+        contract = replace(contract, backward_weights="either")
+    return replace(contract, alternatives=alternatives)
 
 
 def class_of(function: Callable[..., Any]) -> str:

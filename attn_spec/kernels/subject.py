@@ -18,7 +18,7 @@ import numpy as np
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.kernels import memory, returned
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull
-from attn_spec.kernels.global_state import kept
+from attn_spec.kernels.global_state import restoring
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process, failed
@@ -248,7 +248,7 @@ class Subject:
     @contextlib.contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
         try:
-            with kept(self.kernel), self.guard(self.call_limit), time_limit(self.call_limit):
+            with restoring(self.kernel), self.guard(self.call_limit), time_limit(self.call_limit):
                 yield
         except OutOfTime as error:
             raise CallFailed(f"the kernel's {what} did not return within {self.call_limit:g} s") from error

@@ -34,7 +34,7 @@ SEEDS, SPREADS = 4, (0.25, 1.0, 4.0)
 
 def contract(subjects: Sequence[Subject], found: Mapping[str, Sequence[Finding]]) -> Finding:
     """Return the first preset in ``ORDER`` that agrees with ``found`` at each dtype, and that bounds all answers."""
-    able = [name for name in ORDER if all(_agrees(name, s, found[s.dtype]) for s in subjects)]
+    able = [name for name in ORDER if all(_agrees(name, each, found[each.dtype]) for each in subjects)]
     fitting = [name for name in able if all(_bounds(name, subject) for subject in subjects)]
     number = SEEDS * len(SPREADS)
     if not fitting:
@@ -50,25 +50,25 @@ def _agrees(name: str, subject: Subject, found: Sequence[Finding]) -> bool:
     """
     if name == "fp64" and subject.dtype != "float64":
         return False
-    c = PRESETS[name].at(subject.dtype)
-    ways = {"rounding of weights": c.direction("multiplicands")}
-    cut = any(one.value == "truncated" and ways.get(one.name, c.rounding) != "toward_zero" for one in found)
+    contract = PRESETS[name].at(subject.dtype)
+    ways = {"rounding of weights": contract.direction("multiplicands")}
+    cut = any(one.value == "truncated" and ways.get(one.name, contract.rounding) != "toward_zero" for one in found)
     formats = (one for one in found if one.name in STAGES and one.value is not None)
-    return not cut and all(BITS[one.value or ""] >= _narrowest(c, one.name) for one in formats)
+    return not cut and all(BITS[one.value or ""] >= _narrowest(contract, one.name) for one in formats)
 
 
-def _narrowest(c: ResolvedContract, what: str) -> int:
+def _narrowest(contract: ResolvedContract, what: str) -> int:
     """Return the fewest bits that any reading leaves to these stages; experiments do not tell tf32 from float16."""
-    return min(c.format(stage).precision for c in gradient_readings(c) for stage in STAGES[what])
+    return min(contract.format(stage).precision for contract in gradient_readings(contract) for stage in STAGES[what])
 
 
 def _bounds(name: str, subject: Subject) -> bool:
     """Return whether answers to normally distributed problems are within the preset's bound."""
-    c = PRESETS[name].at(subject.dtype)
+    contract = PRESETS[name].at(subject.dtype)
     for seed in range(SEEDS):
         for spread in SPREADS:
             problem = _problem(subject, seed, spread)
-            if judge(problem, c, **subject(problem), conventions=subject.conventions).refuted:
+            if judge(problem, contract, **subject(problem), conventions=subject.conventions).refuted:
                 return False
     return True
 

@@ -85,10 +85,15 @@ def assert_rows_within_bound(subject: Subject, problem: Problem, rows: Answer) -
         _assert_inside(compared, (), lambda _: right_for(problem, lambda other: judged(subject, other, rows, contract)))
 
 
-def _rounds_in_hidden_tiles(problem: Problem, c: ResolvedContract) -> bool:
+def _rounds_in_hidden_tiles(problem: Problem, contract: ResolvedContract) -> bool:
     """Return whether a tile without a visible key may rescale, renormalize, or change the reference of scores."""
-    moves = problem.alibi_slopes is not None and c.alibi == "positions"
-    return moves or not c.exp_of_zero_is_one or c.normalize == "every_tile" or c.reference == "upper_bound"
+    moves = problem.alibi_slopes is not None and contract.alibi == "positions"
+    return (
+        moves
+        or not contract.exp_of_zero_is_one
+        or contract.normalize == "every_tile"
+        or contract.reference == "upper_bound"
+    )
 
 
 def _one_tile_more(contract: ResolvedContract, keys: int) -> ResolvedContract:
@@ -119,8 +124,8 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
 
 def has_unknown_operands(subject: Subject, problem: Problem) -> bool:
     """Return whether the operand of some query or key, visible or masked, may overflow; q and k themselves do not."""
-    x, definite = analysis_of(problem), readings_of(subject.contract, problem)
-    unknown = (of.any() for c in definite for of in unknown_operands(x.intermediates, c))
+    analysis, definite = analysis_of(problem), readings_of(subject.contract, problem)
+    unknown = (of.any() for contract in definite for of in unknown_operands(analysis.intermediates, contract))
     return bool(problem.score_option) and any(unknown)
 
 
@@ -143,8 +148,8 @@ def assert_gradients_within_bound(
 
     judgement = measure.judge_gradients(problem, subject.contract, dO, found, dL)
 
-    def terms(m: Measurement) -> Sequence[BoundTerm]:
-        return bound_terms.of_gradient(problem, judgement.contract, (dO, dL), m.name, m.worst)
+    def terms(measurement: Measurement) -> Sequence[BoundTerm]:
+        return bound_terms.of_gradient(problem, judgement.contract, (dO, dL), measurement.name, measurement.worst)
 
     return _assert_inside(judgement, (), hints, terms)
 
@@ -207,7 +212,7 @@ def rows_in_domain(subject: Subject, problem: Problem) -> np.ndarray:
 
     The search is told how many of the rows that see a key these are.
     """
-    bounds = [analysis_of(problem).truth_and_bound(c)[1] for c in readings_of(subject.contract, problem)]
+    bounds = [analysis_of(problem).truth_and_bound(contract)[1] for contract in readings_of(subject.contract, problem)]
     seen = ~problem.empty_output_rows
     inside: np.ndarray = np.logical_and.reduce([bound.domain_of("output") for bound in bounds]) & seen
     observe_measured(int(inside.sum()), int(seen.sum()))
@@ -216,7 +221,9 @@ def rows_in_domain(subject: Subject, problem: Problem) -> np.ndarray:
 
 def compares_bits(subject: Subject) -> bool:
     """Return whether equal inputs give a row equal bits, whatever other rows and masked keys contain."""
-    own_maximum = all(c.reference_slack == 0 and c.reference != "upper_bound" for c in readings(subject.contract))
+    own_maximum = all(
+        contract.reference_slack == 0 and contract.reference != "upper_bound" for contract in readings(subject.contract)
+    )
     return subject.conventions.deterministic and own_maximum
 
 

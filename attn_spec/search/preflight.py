@@ -209,7 +209,11 @@ def _not_understood(kernel: Kernel) -> dict[str, str]:
     told = [row for row in OPTIONS.values() if not row.of or row.of in kernel.supports]
     spellings = {spelling for row in (*told, *ABILITIES.values()) for spelling in row.spellings} | {"enable_gqa"}
     parameters = list(kernel.parameters.values())[3:]
-    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    named = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
     reason = f"left at its default, since no option that it takes is spelled so; the options are {', '.join(OPTIONS)}"
     return {f"parameter {name}": reason for name in named if name not in spellings}
 

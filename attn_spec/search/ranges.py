@@ -96,69 +96,77 @@ def _is_surely_inside(subject: Subject, problem: Problem, *, backward: bool) -> 
     if problem.empty_output_rows.all() or is_long(problem):
         return True
     choices = (gradient_readings_of if backward else readings_of)(subject.contract, problem)
-    choices = [c for c in choices if c.reference == "maximum"]
+    choices = [contract for contract in choices if contract.reference == "maximum"]
     score = score_of(problem)
     unknown = score.pairs is not None or score.shortest or problem.feature_map is not None
     if unknown or not_handled(problem, HANDLES) or not choices:
         return False
-    x = analysis_of(problem).intermediates
-    widest = _widest(x)
+    forward = analysis_of(problem).intermediates
+    widest = _widest(forward)
     if backward:
-        g = gradient_analysis_of(problem, cotangent(subject, problem)).backward
-        widest = max(widest, _widest_of_gradients(x, g))
+        grad = gradient_analysis_of(problem, cotangent(subject, problem)).backward
+        widest = max(widest, _widest_of_gradients(forward, grad))
     return any(
-        widest <= NEAR * c.largest(*(stage for stage in STAGES if getattr(c, stage) is not None)) for c in choices
+        widest <= NEAR * contract.largest(*(stage for stage in STAGES if getattr(contract, stage) is not None))
+        for contract in choices
     )
 
 
 def _says_enough(subject: Subject, problem: Problem, *, backward: bool) -> bool:
     """Return whether the contract covers nearly all rows that see a key: their domain, whatever the truth is."""
-    x = analysis_of(problem).intermediates
+    forward = analysis_of(problem).intermediates
     choices = (gradient_readings_of if backward else readings_of)(subject.contract, problem)
     if problem.feature_map is None:  # the range of scores is cheaper to test than the range of later results
-        choices = tuple(c for c in choices if numbers_fit(x, c)[x.keys[..., 0] > 0].mean() >= LITTLE)
+        choices = tuple(
+            contract
+            for contract in choices
+            if numbers_fit(forward, contract)[forward.keys[..., 0] > 0].mean() >= LITTLE
+        )
     if not backward:
         sees = ~problem.empty_output_rows
-        return any(forward_bound(x, c).domain_of("output")[sees].mean() >= LITTLE for c in choices)
+        return any(forward_bound(forward, contract).domain_of("output")[sees].mean() >= LITTLE for contract in choices)
     if not choices:
         return False
-    g = gradient_analysis_of(problem, cotangent(subject, problem)).backward
-    return any(_is_inside(gradient_bound(x, g, c)) for c in choices)
+    grad = gradient_analysis_of(problem, cotangent(subject, problem)).backward
+    return any(_is_inside(gradient_bound(forward, grad, contract)) for contract in choices)
 
 
 def _is_inside(bound: GradientBound) -> bool:
     return all(bound.domain_of(name).mean() >= LITTLE for name in bound.allowed)
 
 
-def _widest(x: Intermediates) -> float:
+def _widest(forward: Intermediates) -> float:
     """Return the largest sum of absolute terms in scores, in terms added to scores, and in outputs, and the largest
     input.
     """
-    problem, scale = x.problem, abs(x.problem.scale_value)
+    problem, scale = forward.problem, abs(forward.problem.scale_value)
     added = 0.0 if problem.bias is None else _largest(np.where(np.isfinite(problem.bias), problem.bias, 0.0))
     if problem.alibi_slopes is not None:
         added += _largest(problem.alibi_slopes) * (problem.query_length + problem.key_length)
-    products = _largest(x.magnitude) * max(scale, 1.0)
-    values = _largest(x.v_size) * max(problem.key_length, 1)
+    products = _largest(forward.magnitude) * max(scale, 1.0)
+    values = _largest(forward.v_size) * max(problem.key_length, 1)
     added *= max(1 / scale if scale else 1.0, 1.0)
-    return max(products, added, max(_largest_input(problem), values) * _grown(problem)) * _bent(x)
+    return max(products, added, max(_largest_input(problem), values) * _grown(problem)) * _bent(forward)
 
 
-def _widest_of_gradients(x: Intermediates, g: GradientIntermediates) -> float:
+def _widest_of_gradients(forward: Intermediates, grad: GradientIntermediates) -> float:
     """Return the largest sum of absolute terms in gradients."""
-    dO, dS, grown = np.abs(g.cotangent), np.abs(g.dS), _grown(x.problem)
-    dP = _largest(dO @ x.v_size.swapaxes(-1, -2))
-    of_heads = [dS @ x.k_size, dS.swapaxes(-1, -2) @ x.q_size, x.P.swapaxes(-1, -2) @ dO]
-    largest = max(map(_largest, of_heads)) * max(x.problem.group, 1)
-    length, inputs = max(x.problem.query_length, x.problem.key_length), max(_largest_input(x.problem), 1.0)
-    rows = 1 if x.score.plain else length * inputs
-    return max(_largest(g.of_output) * grown, dP, largest * max(grown, rows)) * _bent(x)
+    dO, dS, grown = np.abs(grad.cotangent), np.abs(grad.dS), _grown(forward.problem)
+    dP = _largest(dO @ forward.v_size.swapaxes(-1, -2))
+    of_heads = [dS @ forward.k_size, dS.swapaxes(-1, -2) @ forward.q_size, forward.P.swapaxes(-1, -2) @ dO]
+    largest = max(map(_largest, of_heads)) * max(forward.problem.group, 1)
+    length, inputs = (
+        max(forward.problem.query_length, forward.problem.key_length),
+        max(_largest_input(forward.problem), 1.0),
+    )
+    rows = 1 if forward.score.plain else length * inputs
+    return max(_largest(grad.of_output) * grown, dP, largest * max(grown, rows)) * _bent(forward)
 
 
-def _bent(x: Intermediates) -> float:
+def _bent(forward: Intermediates) -> float:
     """Return the largest factor from a softcap c, its inverse, and the factor 1/(1 - p) of dropout."""
-    cap = x.problem.softcap or 1.0
-    return max(cap, 1 / cap) * x.largest_factor
+    cap = forward.problem.softcap or 1.0
+    return max(cap, 1 / cap) * forward.largest_factor
 
 
 def _grown(problem: Problem) -> float:

@@ -115,14 +115,14 @@ def errors(subject: Subject, problem: Problem) -> Errors:
     """Return the errors of the subject's answer. Raises ``UnsatisfiedAssumption`` if statistics are not valid."""
     if not is_generic(problem):
         raise UnsatisfiedAssumption("the problem was not drawn from generic regimes")
-    x, contract = intermediates(problem), subject.contract
-    rows = error_statistics.valid_rows(x, contract)
+    forward, contract = intermediates(problem), subject.contract
+    rows = error_statistics.valid_rows(forward, contract)
     if not error_statistics.enough(rows):
         raise UnsatisfiedAssumption("too few rows are inside the model")
-    wanted = ORACLE_FRACTION * error_statistics.deviation(x, contract)
-    truth = Oracle(x)(output=wanted, lse=np.full(rows.shape, np.inf))["output"]
+    wanted = ORACLE_FRACTION * error_statistics.deviation(forward, contract)
+    truth = Oracle(forward)(output=wanted, lse=np.full(rows.shape, np.inf))["output"]
     error = (subject(problem)["output"] - truth.value) - truth.low
-    return Errors(x, contract, error, np.where(np.isfinite(truth.radius), truth.radius, 0.0), rows)
+    return Errors(forward, contract, error, np.where(np.isfinite(truth.radius), truth.radius, 0.0), rows)
 
 
 def assert_below_threshold(statistic: Statistic, rows: np.ndarray) -> None:

@@ -95,7 +95,9 @@ class Adversary(Arithmetic):
         )
 
     def enter(self, x: Any, source: str = "input") -> Tensor:
-        return self.chosen(x, products.entry(self.c, self.format_of(source)), self.c.format("multiplicands"))
+        return self.chosen(
+            x, products.rounding_on_entry(self.c, self.format_of(source)), self.c.format("multiplicands")
+        )
 
     def constant(self, x: float, roundings: int = 1, stage: str = "score_accumulation") -> Tensor:
         """Return ``x`` rounded anew for each batch entry; no tensor holds it, so that no format makes it exact."""
@@ -144,7 +146,7 @@ class Adversary(Arithmetic):
         """Return x y less the omitted products of pieces, for the narrowest factors, whose format is unknown here."""
         sources = (self.format_of("input"), self.c.format("probabilities"), cotangent_format(self.c))
         narrowest = min(sources, key=lambda form: form.precision)
-        left = products.left_out(self.c, narrowest, narrowest)
+        left = products.skipped_pieces(self.c, narrowest, narrowest)
         return [x * y * (1 + left * self.choices.next((x * y).shape))] if left > SMALLEST else [x * y]
 
     def add_block(self, total: Any, block: list[Any], accumulator: str) -> Tensor:

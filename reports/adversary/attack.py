@@ -96,45 +96,54 @@ def ratios(found: Iterable[Found], bounds: Arrays) -> Ratios:
 def errors(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> list[Found]:
     """Find the largest errors; bounds only choose the elements that the adversary attacks."""
     truths, bounds = _truths(attack, quantities), allowed(attack, quantities)
-    forward, backward = _contracts(attack)
+    forward_contract, backward_contract = _contracts(attack)
     found: list[Found] = []
-    for c, names, run in ((forward, FORWARD, _run_forward), (backward, BACKWARD, _run_backward)):
-        found += _climb(attack, c, {name: truths[name] for name in names if name in truths}, bounds, run)
+    for contract, names, run in (
+        (forward_contract, FORWARD, _run_forward),
+        (backward_contract, BACKWARD, _run_backward),
+    ):
+        found += _climb(attack, contract, {name: truths[name] for name in names if name in truths}, bounds, run)
     return found
 
 
 def allowed(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> Arrays:
     """Return the bounds of the quantities of an attack, under the contract's first reading; NaN outside the domain."""
-    (forward, backward), wanted, x = _contracts(attack), set(quantities), intermediates(attack.problem)
+    (forward_contract, backward_contract), wanted, forward = (
+        _contracts(attack),
+        set(quantities),
+        intermediates(attack.problem),
+    )
     bounds: Arrays = {}
     if wanted & set(FORWARD):
-        bound = forward_bound(x, forward)
+        bound = forward_bound(forward, forward_contract)
         bounds["output"] = np.where(bound.domain_of("output")[..., None], bound.allowed["output"], np.nan)
         bounds["lse"] = np.where(bound.domain_of("lse"), bound.allowed["lse"], np.nan)
     if attack.cotangent is not None and wanted & set(BACKWARD):
-        bound = gradient_bound(x, gradient_intermediates(x, attack.cotangent, attack.lse_cotangent), backward)
+        bound = gradient_bound(
+            forward, gradient_intermediates(forward, attack.cotangent, attack.lse_cotangent), backward_contract
+        )
         bounds |= {name: np.where(bound.domain_of(name), error, np.nan) for name, error in bound.allowed.items()}
     return {name: bound for name, bound in bounds.items() if name in wanted}
 
 
 def _contracts(attack: Attack) -> tuple[ResolvedContract, ResolvedContract]:
     """Return the first readings of both passes."""
-    c = attack.contract.at(attack.problem.dtype)
-    return readings(c)[0], gradient_readings(c)[0]
+    contract = attack.contract.at(attack.problem.dtype)
+    return readings(contract)[0], gradient_readings(contract)[0]
 
 
 def _truths(attack: Attack, quantities: Iterable[str]) -> Arrays:
-    x = intermediates(attack.problem)
-    truths: Arrays = {"output": x.output, "lse": x.L[..., 0]}
+    forward = intermediates(attack.problem)
+    truths: Arrays = {"output": forward.output, "lse": forward.L[..., 0]}
     if attack.cotangent is not None:
-        g = gradient_intermediates(x, attack.cotangent, attack.lse_cotangent)
-        truths |= g.gradients
+        grad = gradient_intermediates(forward, attack.cotangent, attack.lse_cotangent)
+        truths |= grad.gradients
     return {name: truths[name] for name in QUANTITIES if name in truths and name in set(quantities)}
 
 
 def _climb(
     attack: Attack,
-    c: ResolvedContract,
+    contract: ResolvedContract,
     truths: Mapping[str, np.ndarray],
     bounds: Mapping[str, np.ndarray],
     run: Callable[[Attack, ResolvedContract, Choices, int], Mapping[str, Tensor]],
@@ -149,7 +158,7 @@ def _climb(
 
     def excess() -> Tensor:
         choices.place = 0
-        answer = run(attack, c, choices, len(targets))
+        answer = run(attack, contract, choices, len(targets))
         picked = torch.stack([answer[name][(entry, *at[1:])] for entry, (name, at, _) in enumerate(targets)])
         return signs * (picked - true)
 
@@ -191,16 +200,18 @@ def _kernel(attack: Attack, steps: type[Any], dtype: str, choices: Choices, entr
     return kernel_of((*attack.above, steps), dtype, choices, entries)
 
 
-def _run_forward(attack: Attack, c: ResolvedContract, choices: Choices, entries: int) -> dict[str, Tensor]:
-    operands = _operands(attack, c, choices, entries, _options(attack.problem, entries))
-    return _outputs(attack, c, choices, entries, operands)
+def _run_forward(attack: Attack, contract: ResolvedContract, choices: Choices, entries: int) -> dict[str, Tensor]:
+    operands = _operands(attack, contract, choices, entries, _options(attack.problem, entries))
+    return _outputs(attack, contract, choices, entries, operands)
 
 
-def _outputs(attack: Attack, c: ResolvedContract, choices: Choices, entries: int, operands: Any) -> dict[str, Tensor]:
+def _outputs(
+    attack: Attack, contract: ResolvedContract, choices: Choices, entries: int, operands: Any
+) -> dict[str, Tensor]:
     """Run the forward pass on these operands; None stands for q and k."""
     q, k, v = _repeated(attack.problem, entries)
     if attack.problem.projects:
-        heads = _attend(attack, heads_contract(c), choices, entries)
+        heads = _attend(attack, heads_contract(contract), choices, entries)
         out, lse = heads((*operands(), operands.values(v)), operands.options)
         return {"output": operands.joined(out), "lse": lse}
     if operands is None:
@@ -208,17 +219,21 @@ def _outputs(attack: Attack, c: ResolvedContract, choices: Choices, entries: int
     else:
         (q, k), v = operands(), operands.repeated(v)
         options = {name: value for name, value in operands.options.items() if name != "dlse"}
-    call = _kernel(attack, attack.steps, attack.problem.dtype, choices, entries)(c, attack.order, q, k, v, **options)
+    call = _kernel(attack, attack.steps, attack.problem.dtype, choices, entries)(
+        contract, attack.order, q, k, v, **options
+    )
     return dict(zip(FORWARD, call(), strict=True))
 
 
-def _operands(attack: Attack, c: ResolvedContract, choices: Choices, entries: int, options: Mapping[str, Any]) -> Any:
+def _operands(
+    attack: Attack, contract: ResolvedContract, choices: Choices, entries: int, options: Mapping[str, Any]
+) -> Any:
     """Return the operands of ``entries`` equal batch entries, a layer's projected; None where they are q and k."""
     if not chooses_score(options):
         return None
     of = attack.layer if attack.problem.projects else Operands
     made = operands_of(of, attack.problem.dtype, choices, entries)
-    found = made(c, attack.order, *_repeated(attack.problem, entries)[:2], options)
+    found = made(contract, attack.order, *_repeated(attack.problem, entries)[:2], options)
     for side, turn in found.p.items():
         if isinstance(turn, Rotation):  # each entry has tables of its own, whose roundings it chooses
             found.p[side] = replace(
@@ -227,39 +242,41 @@ def _operands(attack: Attack, c: ResolvedContract, choices: Choices, entries: in
     return found
 
 
-def _attend(attack: Attack, c: ResolvedContract, choices: Choices, entries: int) -> Callable[..., tuple[Any, Any]]:
+def _attend(
+    attack: Attack, contract: ResolvedContract, choices: Choices, entries: int
+) -> Callable[..., tuple[Any, Any]]:
     """Return the forward call of the heads of a layer, which read numbers of the format of operands."""
-    steps = _kernel(attack, attack.steps, c.operands, choices, entries)
+    steps = _kernel(attack, attack.steps, contract.operands, choices, entries)
 
     def attend(tensors: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, Any]:
         taken = {name: value for name, value in options.items() if name != "dlse"}
-        return steps(c, attack.order, *tensors, **taken)()
+        return steps(contract, attack.order, *tensors, **taken)()
 
     return attend
 
 
-def _run_backward(attack: Attack, c: ResolvedContract, choices: Choices, entries: int) -> dict[str, Tensor]:
+def _run_backward(attack: Attack, contract: ResolvedContract, choices: Choices, entries: int) -> dict[str, Tensor]:
     dO = np.repeat(np.asarray(attack.cotangent), entries, axis=0)
     options, (q, k, v) = _options(attack.problem, entries), _repeated(attack.problem, entries)
     if attack.lse_cotangent is not None:
         options["dlse"] = np.repeat(attack.lse_cotangent, entries, axis=0)
-    operands = _operands(attack, c, choices, entries, options)
-    outputs = _outputs(attack, c, choices, entries, operands).values()
+    operands = _operands(attack, contract, choices, entries, options)
+    outputs = _outputs(attack, contract, choices, entries, operands).values()
     projects, dtype = attack.problem.projects, attack.problem.dtype
-    steps = _kernel(attack, attack.gradients, c.operands if projects else dtype, choices, entries)
+    steps = _kernel(attack, attack.gradients, contract.operands if projects else dtype, choices, entries)
 
-    def run(c: ResolvedContract, saved: tuple[Any, ...], options: Mapping[str, Any], dO: Any) -> TiledGradients:
-        return steps(c, attack.order, dO, saved, **options)
+    def run(contract: ResolvedContract, saved: tuple[Any, ...], options: Mapping[str, Any], dO: Any) -> TiledGradients:
+        return steps(contract, attack.order, dO, saved, **options)
 
     if projects:
         _, lse = outputs
 
-        def attend(c: ResolvedContract, tensors: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, Any]:
-            return _attend(attack, c, choices, entries)(tensors, options)
+        def attend(contract: ResolvedContract, tensors: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, Any]:
+            return _attend(attack, contract, choices, entries)(tensors, options)
 
         found = operands.layer_backward(run, attend, v, lse, dO)
         return {f"d{name}": of for name, of in found.items()}
     if operands is None:
-        return dict(zip(BACKWARD, run(c, (q, k, v, *outputs), options, dO)(), strict=False))
+        return dict(zip(BACKWARD, run(contract, (q, k, v, *outputs), options, dO)(), strict=False))
     backward: Callable[..., dict[str, Any]] = operands.backward
     return {f"d{name}": found for name, found in backward(run, v, dO, *outputs).items()}

@@ -115,7 +115,9 @@ def _verdicts(verdicts: Sequence[verdict.Row]) -> dict[str, Any]:
         grid.setdefault(row.property, {})[row.kernel, row.dtype] = row
     return {
         "verdicts": grid,
-        "subjects": sorted({(r.kernel, r.dtype) for r in verdicts}, key=lambda pair: (pair[0], DTYPES.index(pair[1]))),
+        "subjects": sorted(
+            {(one.kernel, one.dtype) for one in verdicts}, key=lambda pair: (pair[0], DTYPES.index(pair[1]))
+        ),
         "denominator": verdict.denominator(verdicts),
         "examined": [row for row in verdicts if row.looked_at],
         "causes": causes(verdicts),

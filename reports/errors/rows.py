@@ -175,7 +175,7 @@ def _together(spreads: Iterable[Spread]) -> Spread:
     known = [spread for spread in spreads if not math.isnan(spread.max)]
     medians = sorted(spread.median for spread in known)
     middle = medians[(len(medians) - 1) // 2] if medians else math.nan
-    return Spread(max=largest(s.max for s in known), p99=largest(s.p99 for s in known), median=middle)
+    return Spread(max=largest(one.max for one in known), p99=largest(one.p99 for one in known), median=middle)
 
 
 def columns(row: Row) -> dict[str, Any]:

@@ -116,15 +116,15 @@ def _distribution(found: Iterable[Cell]) -> str:
     header = ["kernel", "dtype", "quantity", "contract", "ulp", "relative", "error / bound"]
     lines = [
         [
-            f"`{c.kernel}`",
-            c.dtype,
-            c.quantity,
-            f"`{c.contract}`",
-            _spread(c.row_ulps),
-            _spread(c.relative),
-            _spread(c.ratio),
+            f"`{cell.kernel}`",
+            cell.dtype,
+            cell.quantity,
+            f"`{cell.contract}`",
+            _spread(cell.row_ulps),
+            _spread(cell.relative),
+            _spread(cell.ratio),
         ]
-        for c in found
+        for cell in found
     ]
     return f"## Median / 99 % / largest\n\n{table(header, lines)}"
 

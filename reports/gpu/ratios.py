@@ -20,6 +20,6 @@ def references(costs: Sequence[Cost]) -> Mapping[str, str]:
 def to(costs: Sequence[Cost], one: Cost, reference: str, what: Literal["seconds", "bytes"]) -> float | None:
     """Return the cost over that of a reference; None where either is unknown or the reference's is 0."""
     name = references(costs).get(reference)
-    beside = next((c for c in costs if (c.kernel, c.made, c.case) == (name, one.made, one.case)), None)
+    beside = next((cost for cost in costs if (cost.kernel, cost.made, cost.case) == (name, one.made, one.case)), None)
     own, other = getattr(one, what), getattr(beside, what, None)
     return own / other if own is not None and other else None

@@ -132,10 +132,10 @@ def _of_problem(
     dO = bits.nearest(np.random.default_rng(0).standard_normal(problem.output_shape), problem.dtype)
     given: dict[str, Any] = {"cotangent": dO, "gradients": GRADIENTS} if backward else {}
     for name in contracts:
-        c = (UNDECLARED if name is None else PRESETS[name]).at(problem.dtype)
-        one = Planting(problem=problem, contract=c, conventions=DEFAULTS, **given)
+        contract = (UNDECLARED if name is None else PRESETS[name]).at(problem.dtype)
+        one = Planting(problem=problem, contract=contract, conventions=DEFAULTS, **given)
         for words, answer in (("right", right_answer(one)), *_gross(one)):
-            judgement = judged(one, c, answer)
+            judgement = judged(one, contract, answer)
             read = replace(one, contract=judgement.contract)
             found = {"refuted": judgement.refuted, "silent": judgement.silent, "ratio": judgement.ratio}
             yield Cell(contract=name, error=words, one=read, answer=answer, **found, **where)

@@ -50,12 +50,12 @@ def _worst(cell: Cell) -> tuple[str, tuple[int, ...], float]:
     return measured.name, at, float(np.abs(measured.got[at] - measured.truth.value[at]))
 
 
-def _orders(c: ResolvedContract) -> Iterator[Order]:
+def _orders(contract: ResolvedContract) -> Iterator[Order]:
     """Yield orders that the contract leaves open: the place of the scale, the number of tiles, the form of dS."""
-    scalings = ("roots", "query", "folded") if c.scale_on == "operands" else ("roots",)
-    for expands in (False, True) if c.delta == "probabilities" else (False,):
+    scalings = ("roots", "query", "folded") if contract.scale_on == "operands" else ("roots",)
+    for expands in (False, True) if contract.delta == "probabilities" else (False,):
         for scaling in scalings:
-            for tile in {c.kv_tile, None}:
+            for tile in {contract.kv_tile, None}:
                 yield Order(kv_tile=tile, fused=False, scaling=scaling, expands_dS=expands)
 
 
@@ -82,18 +82,18 @@ def _part(cell: Cell, name: str, at: tuple[int, ...]) -> Attack:
 
 
 def _steps(cell: Cell, order: Order) -> type[TiledAttention]:
-    c = cell.one.contract
+    contract = cell.one.contract
     if cell.one.problem.feature_map is not None:
         return LinearAttention
-    if c.lse_merges:
-        return RingAttention if c.merging == "difference" else NormalizedSplitAttention
-    return steps_of(c, order)
+    if contract.lse_merges:
+        return RingAttention if contract.merging == "difference" else NormalizedSplitAttention
+    return steps_of(contract, order)
 
 
 def _gradients(cell: Cell) -> type[TiledGradients]:
-    c = cell.one.contract
+    contract = cell.one.contract
     if cell.one.problem.feature_map is not None:
         return LinearGradients
-    if c.backward_weights != "stored" or c.normalize == "by_lse":
+    if contract.backward_weights != "stored" or contract.normalize == "by_lse":
         return TiledGradients
-    return DifferentiatedProduct if divides_cotangent(c) else StoredWeights
+    return DifferentiatedProduct if divides_cotangent(contract) else StoredWeights

@@ -9,7 +9,7 @@ _FOUR_AXES = "of four axes the third is the last but one"
 REASONS: dict[tuple[str, str], str] = {
     (
         "bounds.forward.weight_bounds",
-        "-        return np.zeros((*x.s.shape[:-1], 1))\n+        return np.zeros((*x.s.shape[:- 0], 1))",
+        ("-        return np.zeros((*forward.s.shape[:-1], 1))\n+        return np.zeros((*forward.s.shape[:- 0], 1))"),
     ): "one zero is broadcast as an array of zeros is",
     (
         "attention.gradient_enclosure",
@@ -21,53 +21,46 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "bounds.forward.row_sum_bounds",
         (
-            '-        reference = term("the reference in the LSE of base 2", '
-            "np.abs(x.M[..., 0]) + moved + w.top[..., 0])\n"
-            '+        reference = term("the reference in the LSE of base 2", '
-            "np.abs(x.M[..., -1]) + moved + w.top[..., 0])"
+            '-        reference = term("the reference in the LSE of base 2", np.abs(forward.M[..., 0]) + moved '
+            "+ weights.top[..., 0])\n"
+            '+        reference = term("the reference in the LSE of base 2", np.abs(forward.M[..., -1]) + '
+            "moved + weights.top[..., 0])"
         ),
     ): _ROWS_HAVE_ONE,
     (
         "bounds.backward.gradient_bounds",
         (
-            "-    evaluated = np.expm1(4 * evaluation_alpha(b.near))[..., None] + 2.0**-40\n"
-            "+    evaluated = np.expm1(4 * evaluation_alpha(b.near))[..., None] + 2.0**- 39"
+            "-    evaluated = np.expm1(4 * evaluation_alpha(errors.near))[..., None] + 2.0**-40\n"
+            "+    evaluated = np.expm1(4 * evaluation_alpha(errors.near))[..., None] + 2.0**- 39"
         ),
     ): "a share of 2^-40 or 2^-39 that covers the evaluation of a sum in float64; either is many times what that needs",
     (
         "bounds.backward.score_gradient_bounds",
         (
-            "-    return np.where(x.visible, dA, 0.0), np.where(x.visible, most, 0.0)\n"
-            "+    return np.where(x.visible, dA, 1.0), np.where(x.visible, most, 0.0)"
+            "-    return np.where(forward.visible, E_dA, 0.0), np.where(forward.visible, most, 0.0)\n"
+            "+    return np.where(forward.visible, E_dA, 1.0), np.where(forward.visible, most, 0.0)"
         ),
     ): "where a key is hidden, dA is at most `most`, which is 0",
     (
         "bounds.forward.domain",
-        (
-            '-    return (x.keys[..., 0] == 0) & guard("hidden scores of rows that see no key", '
-            "numbers_fit(x, c), True)\n"
-            '+    return (x.keys[..., -1] == 0) & guard("hidden scores of rows that see no key", '
-            "numbers_fit(x, c), True)"
-        ),
+        ("-    return (forward.keys[..., 0] == 0) & guard(\n+    return (forward.keys[..., -1] == 0) & guard("),
     ): _ROWS_HAVE_ONE,
     (
         "bounds.forward.product_bounds",
         (
-            '-    fits = np.log2(x.magnitude) <= exact_bits(c, "score_accumulation") '
-            "+ np.minimum(low_q + low_k, 4000.0) - 1e-9\n"
-            '+    fits = np.log2(x.magnitude) <= exact_bits(c, "score_accumulation") '
-            "+ np.minimum(low_q + low_k, 4001.0) - 1e-9"
+            '-        <= exact_bits(contract, "score_accumulation") + np.minimum(low_q + low_k, 4000.0) - 1e-9\n'
+            '+        <= exact_bits(contract, "score_accumulation") + np.minimum(low_q + low_k, 4001.0) - 1e-9'
         ),
     ): "zeros alone have no bit below 2^4000, and their products, which are 0, fit whatever the limit",
     (
         "bounds.forward.domain",
-        "-        (x.keys[..., 0] > 0)\n+        (x.keys[..., -1] > 0)",
+        ("-        (forward.keys[..., 0] > 0)\n+        (forward.keys[..., -1] > 0)"),
     ): _ROWS_HAVE_ONE,
     (
         "bounds.intermediates",
         (
-            "-        of_q, of_k = dS @ x.k, dS.swapaxes(-1, -2) @ x.q\n"
-            "+        of_q, of_k = dS @ x.k, dS.swapaxes(-1, 2) @ x.q"
+            "-        of_q, of_k = dS @ forward.k, dS.swapaxes(-1, -2) @ forward.q\n"
+            "+        of_q, of_k = dS @ forward.k, dS.swapaxes(-1, 2) @ forward.q"
         ),
     ): _FOUR_AXES,
     (
@@ -87,7 +80,7 @@ REASONS: dict[tuple[str, str], str] = {
     ): _FOUR_AXES,
     (
         "judgement.measure",
-        ("-    extra = growth((final.u, 3)) * size + final.eta\n+    extra = growth((final.u, 3)) * size - final.eta"),
+        ("-    extra = gamma((final.u, 3)) * size + final.eta\n+    extra = gamma((final.u, 3)) * size - final.eta"),
     ): "half a subnormal, of which the error of the log-sum-exp in base e has several",
     (
         "judgement.oracle",

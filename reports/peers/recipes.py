@@ -112,29 +112,31 @@ class PeerRecipe:
         return f"PeerRecipe({', '.join(changed)})"
 
 
-def _distance(r: PeerRecipe, alignment: str = "bottom_right") -> np.ndarray:
+def _distance(recipe: PeerRecipe, alignment: str = "bottom_right") -> np.ndarray:
     """Return j - (i + offset), [Sq, Sk]."""
-    offset = r.key_length - r.query_length if alignment == "bottom_right" else 0
-    return np.arange(r.key_length) - np.arange(r.query_length)[:, None] - offset
+    offset = recipe.key_length - recipe.query_length if alignment == "bottom_right" else 0
+    return np.arange(recipe.key_length) - np.arange(recipe.query_length)[:, None] - offset
 
 
-def _alibi(rng: np.random.Generator, r: PeerRecipe) -> np.ndarray:
+def _alibi(rng: np.random.Generator, recipe: PeerRecipe) -> np.ndarray:
     """Draw the ALiBi of FlashAttention: slopes are 0.3 x uniform; with causal, distances count from the last key."""
-    slopes = 0.3 * rng.random((r.batch, r.query_heads, 1, 1))
-    return slopes * (np.arange(r.key_length) - (r.key_length - 1.0) if r.causal else -np.abs(_distance(r)))
+    slopes = 0.3 * rng.random((recipe.batch, recipe.query_heads, 1, 1))
+    return slopes * (
+        np.arange(recipe.key_length) - (recipe.key_length - 1.0) if recipe.causal else -np.abs(_distance(recipe))
+    )
 
 
-def _corner(rng: np.random.Generator, r: PeerRecipe) -> np.ndarray:
+def _corner(rng: np.random.Generator, recipe: PeerRecipe) -> np.ndarray:
     """Let all queries of the first head but the last see only the last key."""
-    bias = 3 * rng.standard_normal(r.shape)
+    bias = 3 * rng.standard_normal(recipe.shape)
     bias[0, 0, :-1, :-1] = -np.inf
     return bias
 
 
-def _geometric(_: np.random.Generator, r: PeerRecipe) -> np.ndarray:
+def _geometric(_: np.random.Generator, recipe: PeerRecipe) -> np.ndarray:
     """Return the ALiBi of FlexAttention: slopes 2^-1 .. 2^-8."""
-    slopes = np.exp2(-(np.arange(r.query_heads) + 1.0))
-    return slopes[:, None, None] * _distance(r, "top_left")[None, None]
+    slopes = np.exp2(-(np.arange(recipe.query_heads) + 1.0))
+    return slopes[:, None, None] * _distance(recipe, "top_left")[None, None]
 
 
 #: Additive biases.
@@ -142,18 +144,18 @@ BIASES: dict[str, Callable[[np.random.Generator, PeerRecipe], np.ndarray]] = {
     "alibi": _alibi,
     "corner": _corner,
     "geometric": _geometric,
-    "relative": lambda _, r: -_distance(r, "top_left")[None, None].astype(float),
-    "normal": lambda rng, r: rng.standard_normal(r.shape),
-    "normal_3": lambda rng, r: 3 * rng.standard_normal(r.shape),
-    "normal_of_heads": lambda rng, r: rng.standard_normal((1, *r.shape[1:])),
-    "normal_of_rows": lambda rng, r: rng.standard_normal((1, 1, *r.shape[2:])),
-    "uniform_of_rows": lambda rng, r: rng.random((1, 1, *r.shape[2:])),
-    "wide_of_rows": lambda rng, r: rng.uniform(-9, 9, (1, 1, *r.shape[2:])),
+    "relative": lambda _, recipe: -_distance(recipe, "top_left")[None, None].astype(float),
+    "normal": lambda rng, recipe: rng.standard_normal(recipe.shape),
+    "normal_3": lambda rng, recipe: 3 * rng.standard_normal(recipe.shape),
+    "normal_of_heads": lambda rng, recipe: rng.standard_normal((1, *recipe.shape[1:])),
+    "normal_of_rows": lambda rng, recipe: rng.standard_normal((1, 1, *recipe.shape[2:])),
+    "uniform_of_rows": lambda rng, recipe: rng.random((1, 1, *recipe.shape[2:])),
+    "wide_of_rows": lambda rng, recipe: rng.uniform(-9, 9, (1, 1, *recipe.shape[2:])),
 }
 
 
-def _lengths(lengths: Sequence[int] | np.ndarray, r: PeerRecipe) -> np.ndarray:
-    return (np.arange(r.key_length) < np.asarray(lengths)[:, None])[:, None, None]
+def _lengths(lengths: Sequence[int] | np.ndarray, recipe: PeerRecipe) -> np.ndarray:
+    return (np.arange(recipe.key_length) < np.asarray(lengths)[:, None])[:, None, None]
 
 
 def _half_of(length: int) -> np.ndarray:
@@ -163,13 +165,15 @@ def _half_of(length: int) -> np.ndarray:
 
 #: Masks, True = attend.
 MASKS: dict[str, Callable[[np.random.Generator, PeerRecipe], np.ndarray]] = {
-    "lower": lambda _, r: causal().dense(r.query_length, r.key_length)[None, None],
-    "upper": lambda _, r: (_distance(r, "top_left") >= 0)[None, None],
-    "even_keys": lambda _, r: (np.arange(r.key_length) % 2 == 0)[None, None, None],
-    "halves": lambda _, r: (_half_of(r.query_length)[:, None] == _half_of(r.key_length))[None, None],
-    "quarter_and_half": lambda _, r: _lengths([r.key_length // 4, r.key_length // 2][: r.batch], r),
-    "padding": lambda rng, r: _lengths(rng.integers(1, max(r.key_length, 2), r.batch), r),
-    "lower_padding": lambda rng, r: MASKS["padding"](rng, r) & MASKS["lower"](rng, r),
+    "lower": lambda _, recipe: causal().dense(recipe.query_length, recipe.key_length)[None, None],
+    "upper": lambda _, recipe: (_distance(recipe, "top_left") >= 0)[None, None],
+    "even_keys": lambda _, recipe: (np.arange(recipe.key_length) % 2 == 0)[None, None, None],
+    "halves": lambda _, recipe: (_half_of(recipe.query_length)[:, None] == _half_of(recipe.key_length))[None, None],
+    "quarter_and_half": lambda _, recipe: _lengths(
+        [recipe.key_length // 4, recipe.key_length // 2][: recipe.batch], recipe
+    ),
+    "padding": lambda rng, recipe: _lengths(rng.integers(1, max(recipe.key_length, 2), recipe.batch), recipe),
+    "lower_padding": lambda rng, recipe: MASKS["padding"](rng, recipe) & MASKS["lower"](rng, recipe),
 }
 
 

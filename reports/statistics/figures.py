@@ -84,7 +84,7 @@ def _marks(axes: Axes, titles: svg.Titles, own: Sequence[Point], axis: str, inde
         markeredgewidth=0,
         linestyle="none",
     )
-    titles.attach(line, [f"{p.kernel}, d = {p.d}, n = {p.n}, {words(p)}: {_told(p)}" for p in own])
+    titles.attach(line, [f"{each.kernel}, d = {each.d}, n = {each.n}, {words(each)}: {_told(each)}" for each in own])
 
 
 def words(point: Point) -> str:

@@ -117,13 +117,13 @@ def opening(made: Measured) -> list[tuple[str, str]]:
 
 def lines(points: Iterable[Point]) -> Iterable[list[str]]:
     """Yield the points as lines of a table, under ``HEADER``."""
-    for p in points:
-        exact = (p.exact_low + p.exact_high) / 2
-        numbers = (_digits(x) for x in (p.measured, p.low, p.high, exact))
+    for point in points:
+        exact = (point.exact_low + point.exact_high) / 2
+        numbers = (_digits(x) for x in (point.measured, point.low, point.high, exact))
         measured, low, high, truth = numbers
-        verdict = ("" if p.tells else "too few draws") if p.agrees else "**outside**"
-        where = [str(p.d), str(p.n), figures.words(p), str(p.draws)]
-        yield [p.statistic, f"`{p.kernel}`", *where, measured, f"{low} to {high}", truth, verdict]
+        verdict = ("" if point.tells else "too few draws") if point.agrees else "**outside**"
+        where = [str(point.d), str(point.n), figures.words(point), str(point.draws)]
+        yield [point.statistic, f"`{point.kernel}`", *where, measured, f"{low} to {high}", truth, verdict]
 
 
 def memory_lines(peaks: Sequence[Peak]) -> list[list[str]]:

@@ -38,7 +38,9 @@ def picture(
 ) -> str:
     """Return the SVG element; ``families`` are the mutants' ids by family. Hovering shows the names of columns too."""
     columns = columns_of(properties, outcomes)
-    x, width = _places([[c.name for c in own] for _, own in groupby(columns, key=lambda c: c.group)], LEFT)
+    x, width = _places(
+        [[column.name for column in own] for _, own in groupby(columns, key=lambda column: column.group)], LEFT
+    )
     y, height = _places(families.values(), TOP)
     marks: dict[tuple[str, str], list[int]] = {}
     for mutant, style, name in _caught(cells, kills, outcomes):
@@ -69,7 +71,7 @@ def _caught(
 
 def columns_of(properties: Sequence[str], outcomes: Sequence[Outcome]) -> list[Column]:
     """Return the columns, from the left."""
-    peers = dict.fromkeys(o.contestant for o in outcomes if o.contestant != SUITE)
+    peers = dict.fromkeys(outcome.contestant for outcome in outcomes if outcome.contestant != SUITE)
     return [Column(name.partition(".")[0], name) for name in properties] + [Column("peers' rules", n) for n in peers]
 
 

@@ -83,5 +83,5 @@ def _line(axes: Axes, titles: svg.Titles, name: str, powers: Sequence[Power], in
         markersize=4.0,
         markeredgewidth=0,
     )
-    told = [f"{name}: {p.caught} of {p.trials} at {size(p.size)}" for p in powers]
+    told = [f"{name}: {one.caught} of {one.trials} at {size(one.size)}" for one in powers]
     titles.attach(line, told if ours else [name])

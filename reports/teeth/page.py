@@ -46,7 +46,7 @@ def html(made: Teeth) -> str:
         seen_by=_seen_by(made),
         stays=stays(made),
         panels=panels(made.powers),
-        sizes={name: row.story for name, row in DEFECTS.items() if any(p.defect == name for p in made.powers)},
+        sizes={name: row.story for name, row in DEFECTS.items() if any(power.defect == name for power in made.powers)},
         limit_lines=own_lines(made.powers),
         limit_columns=columns,
         limit_rows=rows,

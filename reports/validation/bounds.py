@@ -60,12 +60,17 @@ class Tally:
         self.problems += 1
         if judgement.ratio > self.hardest[0]:
             self.hardest = (judgement.ratio, problem)
-        for m in judgement.measurements:
-            ratios = m.ratios[m.measured]
+        for measurement in judgement.measurements:
+            ratios = measurement.ratios[measurement.measured]
             self.entries += ratios.size
-            self.ratios[m.name] += [ratios[:: ratios.size // KEPT + 1], ratios.max(initial=0.0, keepdims=True)]
-            if m.outside.any():
-                self.violations.append(f"{m.name}{list(m.worst)} ratio {m.ratio:.4g} on {problem!r}")
+            self.ratios[measurement.name] += [
+                ratios[:: ratios.size // KEPT + 1],
+                ratios.max(initial=0.0, keepdims=True),
+            ]
+            if measurement.outside.any():
+                self.violations.append(
+                    f"{measurement.name}{list(measurement.worst)} ratio {measurement.ratio:.4g} on {problem!r}"
+                )
 
     def pool(self, other: Tally) -> None:
         """Add what other subjects of the same contract gave."""
@@ -193,7 +198,11 @@ def main(arguments: list[str] | None = None) -> int:
     add_options(parser)
     chosen = parser.parse_args(arguments)
     which = PASSES[chosen.which]
-    every = [(n, s) for n, s in subjects() if which.concerns(s) and chosen.only in f"{s.kernel.name} {s.dtype}"]
+    every = [
+        (n, each)
+        for n, each in subjects()
+        if which.concerns(each) and chosen.only in f"{each.kernel.name} {each.dtype}"
+    ]
     if not every:
         parser.error(f"no subject's name contains {chosen.only!r}; leave --only out to see them all")
     share = -(-chosen.problems // len(every))
@@ -201,8 +210,8 @@ def main(arguments: list[str] | None = None) -> int:
     interpreted = Tally()
     print("error/bound (median, 99th percentile, maximum) of " + ", ".join(which.quantities))
     tasks = [
-        Task.of(f"{s.kernel.name} {s.dtype}", searched, chosen.which, name, s.dtype, share, chosen.seed)
-        for name, s in every
+        Task.of(f"{each.kernel.name} {each.dtype}", searched, chosen.which, name, each.dtype, share, chosen.seed)
+        for name, each in every
     ]
     with refusals(parser), closing(sweep(tasks, jobs=chosen.jobs, scheduler=chosen.scheduler)) as tallies:
         for (_, subject), tally in zip(every, tallies, strict=True):

@@ -36,6 +36,8 @@ FOLDERS = {
     "strategies": ("search",),
 }
 DTYPES = ("float64", "float32", "float16", "bfloat16")
+#: Fields of bounds by the name that an earlier checkout has for them.
+RENAMED = {"X": "E_X"}
 
 
 def module(name: str) -> Any:
@@ -119,9 +121,11 @@ def _said_by(bound: Any) -> dict[str, np.ndarray]:
 def compare(before: Path, after: Path) -> int:
     """Print how many arrays agree, and the worst of those that do not; 1 if any."""
     old, new = np.load(before), np.load(after)
+    old_keys, new_keys = ({_as_now(key): key for key in said.files} for said in (old, new))
     kinds: dict[str, tuple[float, str]] = {}
-    for key in sorted({*old.files, *new.files}):
-        apart = _apart(old[key], new[key]) if key in old.files and key in new.files else np.inf
+    for key in sorted({*old_keys, *new_keys}):
+        in_both = key in old_keys and key in new_keys
+        apart = _apart(old[old_keys[key]], new[new_keys[key]]) if in_both else np.inf
         kind = key.split(" ", 1)[1]
         kinds[kind] = max(kinds.get(kind, (0.0, "")), (apart, key))
     different = {kind: worst for kind, worst in kinds.items() if worst[0] > TOLERANCE}
@@ -132,6 +136,12 @@ def compare(before: Path, after: Path) -> int:
     print(f"{problems} problems, {len(new.files)} arrays, {entries} entries")
     print(f"{len(different)} of {len(kinds)} kinds of arrays differ")
     return int(bool(different))
+
+
+def _as_now(key: str) -> str:
+    """Return the key of an array with its field's name of today."""
+    start, _, name = key.rpartition(" ")
+    return f"{start} {RENAMED.get(name, name)}"
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> float:

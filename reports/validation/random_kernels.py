@@ -22,7 +22,7 @@ import numpy as np
 from attn_spec.bounds.backward.weight_gradient_bounds import divides_cotangent
 from attn_spec.contract.contract import Contract, ResolvedContract
 from attn_spec.contract.presets import UNDECLARED
-from attn_spec.contract.products import terms
+from attn_spec.contract.products import number_of_products
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import DifferentiatedProduct, StoredWeights, TiledGradients
 from attn_spec.emulation.conventions import varied
@@ -175,7 +175,7 @@ def _slowness(executes: Contract, order: Order) -> float:
     Small problems keep a few such kernels from being most of a run.
     """
     inner = 1 if executes.inner_accumulation is None else 4
-    operations = math.ceil(16 / min(order.kv_tile or 16, 16)) * int(terms(executes, 1)) * inner
+    operations = math.ceil(16 / min(order.kv_tile or 16, 16)) * int(number_of_products(executes, 1)) * inner
     return 16.0 * operations if operations > 1 else 1.0
 
 

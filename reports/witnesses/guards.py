@@ -82,15 +82,15 @@ def _refuted(problem: Problem, *values: float, quantity: str = "output", **optio
 
 def _nan_bound() -> np.ndarray:
     """Return the bound of dQ where the error of a factor is NaN."""
-    x = intermediates(_problem())
-    g = replace(gradient_intermediates(x, np.ones(x.O.shape)), dS=np.full(x.s.shape, NAN))
-    return gradient_bounds.gradient_bound(x, g, FP64.at("float64")).allowed["dq"]
+    forward = intermediates(_problem())
+    grad = replace(gradient_intermediates(forward, np.ones(forward.O.shape)), dS=np.full(forward.s.shape, NAN))
+    return gradient_bounds.gradient_bound(forward, grad, FP64.at("float64")).allowed["dq"]
 
 
 def _nan_row_sum() -> np.ndarray:
-    x = intermediates(_problem())
-    w = replace(row_sum_bounds.weight_error(x, _FLOAT32), C=np.full(x.s.shape, NAN))
-    return row_sum_bounds.row_sum_error(x, w)
+    forward = intermediates(_problem())
+    weights = replace(row_sum_bounds.weight_error(forward, _FLOAT32), C=np.full(forward.s.shape, NAN))
+    return row_sum_bounds.row_sum_error(forward, weights)
 
 
 @kernel(
@@ -119,10 +119,10 @@ def _mean_is_accepted() -> bool:
 
 def _base_2() -> bool:
     """Return whether a logarithm of base 2 is accepted that was made of one of base e by a rounded constant."""
-    c = replace(FP64.at("float64"), lse="float16")
+    contract = replace(FP64.at("float64"), lse="float16")
     half, once = 2.0**-11 * 0.99, nearest(np.log(2.0), "float16")
     answer = float(once / np.log(2.0)) * (1 + half) ** 3
-    return not _refuted(_problem(), answer, quantity="lse", contract=c, conventions=Conventions(lse_base="2"))
+    return not _refuted(_problem(), answer, quantity="lse", contract=contract, conventions=Conventions(lse_base="2"))
 
 
 def _read(problem: Problem, value: float, other: ResolvedContract, **first: str) -> measure.Judgement:

@@ -35,8 +35,8 @@ def _silent_of(name: str, problem: Problem, dO: float = 1.0, dL: float = 0.0, **
     """Return whether a gradient of NaN is not refuted, for cotangents that are all ``dO``, and ``dL``."""
     cotangent, of_lse = np.full(problem.output_shape, dO), np.full(problem.score_shape[:3], dL)
     found = {name: np.full(np.shape(getattr(problem, name[1:])), np.nan)}
-    c = replace(_FLOAT32, **contract)
-    return not measure.judge_gradients(problem, c, cotangent, found, of_lse if dL else None).refuted
+    changed = replace(_FLOAT32, **contract)
+    return not measure.judge_gradients(problem, changed, cotangent, found, of_lse if dL else None).refuted
 
 
 #: Two keys of scores 0, and values of some size.

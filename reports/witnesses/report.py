@@ -105,11 +105,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m attn_spec.reports.witnesses.report", description=__doc__)
     parser.add_argument("--table", choices=TABLES, help="terms of this table only")
     chosen = parser.parse_args(arguments).table
-    found = list(outcomes(w for w in WITNESSES if chosen in {None, w.table}))
+    found = list(outcomes(witness for witness in WITNESSES if chosen in {None, witness.table}))
     print("error / bound with the term and without")
     for outcome in found:
-        w = outcome.witness
-        print(f"{w.strike!s:75s} {outcome.with_term:8.5f} {outcome.without:8.5g}  {w.stage}, {w.way}: {w.quantity}")
+        witness = outcome.witness
+        ratios = f"{outcome.with_term:8.5f} {outcome.without:8.5g}"
+        print(f"{witness.strike!s:75s} {ratios}  {witness.stage}, {witness.way}: {witness.quantity}")
     superfluous = [str(outcome.witness.strike) for outcome in found if not outcome.is_needed]
     guards = [] if chosen else list(missed(GUARDS))
     print(f"\n{len(found)} terms: {len(superfluous)} not shown to be needed", *superfluous, sep="\n")

@@ -15,7 +15,7 @@ from attn_spec.attention.gradients import gradients
 from attn_spec.bounds.forward.dropout_bounds import factor_fits, factor_roundings
 from attn_spec.bounds.intermediates import intermediates
 from attn_spec.contract.presets import EAGER, FUSED
-from attn_spec.contract.roundoff import growth
+from attn_spec.contract.roundoff import gamma
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import StoredWeights, TiledGradients
 from attn_spec.emulation.dropout import DROPOUT
@@ -137,8 +137,8 @@ def test_a_rounded_p_moves_the_inverse_of_what_it_leaves_by_no_more_than_the_the
     c = replace(PRECISE, softmax="float16").at("float32")
     u, factors = FORMATS["float16"].unit_roundoff, factor_roundings(intermediates(dropping(dropout_p=p)), c, "softmax")
 
-    assert growth(*factors) >= (1 - p) / (1 - p * (1 + u)) * (1 + u) ** 3 - 1
-    assert growth(*factors) <= (1 - p) / (1 - p * (1 + u)) * (1 + u) ** 5 - 1
+    assert gamma(*factors) >= (1 - p) / (1 - p * (1 + u)) * (1 + u) ** 3 - 1
+    assert gamma(*factors) <= (1 - p) / (1 - p * (1 + u)) * (1 + u) ** 5 - 1
 
 
 @pytest.mark.parametrize(("p", "fits"), [(0.9, True), (0.9975, True), (0.9995, False), (1 - 2.0**-20, False)])

@@ -145,7 +145,7 @@ def test_all_of_a_vector_is_off_by_one_factor_and_little_else(dtype):
     x = intermediates(problem)
     made = Operands(c, Order(kv_tile=None, fused=False), problem.q, problem.k, {"score_gamma": problem.score_gamma})()
     errors = operand_error(x, c)
-    of_vectors = (made[0], x.q, errors.q, errors.q_rows), (made[1], x.k, errors.k, errors.k_rows)
+    of_vectors = (made[0], x.q, errors.E_q, errors.q_rows), (made[1], x.k, errors.E_k, errors.k_rows)
     for got, exact, whole, rows in of_vectors:
         # (1 + g)(|x| - own) <= |got| <= (1 + g)(|x| + own) for one g of all numbers of a vector
         size, off, common = np.abs(exact), rows.own, rows.common[..., 0]

@@ -9,7 +9,7 @@ import torch
 from array_api_compat import array_namespace
 
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION
-from attn_spec.contract.roundoff import elementary_error, growth
+from attn_spec.contract.roundoff import elementary_error, gamma
 from attn_spec.judgement.long.blocks import judge_parts, parts_of
 from attn_spec.judgement.long.engine import EngineError, engine_of
 from attn_spec.judgement.long.glance import glance, shares
@@ -62,10 +62,10 @@ def test_products_of_matrices_are_off_by_gamma_at_most(name, n):
     a, b = map(engine.give, (A, B))
     found = engine.take(array_namespace(a).matmul(a, b))
 
-    assert float(growth((U, n))) < 1e-12
+    assert float(gamma((U, n))) < 1e-12
     for i, j in np.ndindex(found.shape):
         exact = sum(Fraction(x) * Fraction(y) for x, y in zip(A[i].tolist(), B[:, j].tolist(), strict=True))
-        allowed = float(growth((U, n))) * float(np.abs(A[i]) @ np.abs(B[:, j])) * (1 + 2.0**-40)
+        allowed = float(gamma((U, n))) * float(np.abs(A[i]) @ np.abs(B[:, j])) * (1 + 2.0**-40)
         assert abs(Fraction(float(found[i, j])) - exact) <= allowed
 
 

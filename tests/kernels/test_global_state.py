@@ -47,7 +47,7 @@ def test_a_setting_is_put_back(setting):
     module, before, state = importlib.import_module(setting.module), read(setting), GlobalState()
     other = OTHERS.get(setting.name, not before)
 
-    with state.kept():
+    with state.restoring():
         setting.write(module, other)
         assert read(setting) == other
 
@@ -61,7 +61,7 @@ def test_a_random_state_is_left_as_it_is(name):
     state = GlobalState()
     (setting,) = (row for row in SETTINGS if row.name == name)
 
-    with state.kept():
+    with state.restoring():
         DRAWS[name]()
         after = read(setting)
 
@@ -77,7 +77,7 @@ def test_what_is_rebound_is_bound_again():
         del math.log
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), state.kept():
+    with pytest.raises(ZeroDivisionError), state.restoring():
         call()
 
     assert (math.exp, np.exp, torch.Tensor.__add__) == (exp, exponential, add)
@@ -89,7 +89,7 @@ def test_what_is_rebound_is_bound_again():
 def test_a_library_that_imports_more_of_itself_may_change(monkeypatch):
     state, first = GlobalState(), np.exp
 
-    with state.kept():
+    with state.restoring():
         monkeypatch.setitem(sys.modules, "numpy.part_of_a_test", math)
         np.exp = np.exp2
     late, np.exp = np.exp, first
@@ -103,7 +103,7 @@ def test_variables_of_the_environment_are_put_back(monkeypatch):
     monkeypatch.delenv("NEW", raising=False)
     state = GlobalState()
 
-    with state.kept():
+    with state.restoring():
         os.environ["KEPT"], os.environ["NEW"] = "2", "3"
 
     assert os.environ["KEPT"] == "1"
@@ -114,7 +114,7 @@ def test_variables_of_the_environment_are_put_back(monkeypatch):
 def test_a_call_that_changes_nothing_leaves_no_note():
     state = GlobalState()
 
-    with state.kept():
+    with state.restoring():
         torch.nn.functional.scaled_dot_product_attention(*torch.zeros(3, 1, 1, 2, 2))
 
     assert not state.changes

@@ -45,12 +45,14 @@ class BackwardWeights:
     eta: np.ndarray
 
 
-def is_stored(c: ResolvedContract) -> bool:
+def is_stored(contract: ResolvedContract) -> bool:
     """Return whether the backward pass reads the weights that the forward pass stored, divided by their row sum."""
-    return c.backward_weights == "stored" and c.normalize != "by_lse"
+    return contract.backward_weights == "stored" and contract.normalize != "by_lse"
 
 
-def backward_weights(x: Intermediates, c: ResolvedContract, w: WeightError, *, cast: bool) -> BackwardWeights:
+def backward_weights(
+    forward: Intermediates, contract: ResolvedContract, weights: WeightError, *, cast: bool
+) -> BackwardWeights:
     """Errors of the weights, with or without the cast that precedes a product.
 
     Recomputed, exp(s - LSE) is not renormalized, so the error of the LSE does not cancel. Stored, the weight carries
@@ -58,47 +60,54 @@ def backward_weights(x: Intermediates, c: ResolvedContract, w: WeightError, *, c
     scores, no weight is more than all of them together: it is the share of one of the weights that the forward pass has
     added up, but for the roundings of the row sum and the division, or of the LSE and of a score computed again.
     """
-    softmax, narrow = c.stages.softmax, probability_cast(c)
-    if is_stored(c):
-        e = log_weight_error(x, c)
-        own = term("a weight stored, its error", e.direct if c.normalize == "before_product" else e.rescaled)
+    softmax, narrow = contract.stages.softmax, probability_cast(contract)
+    if is_stored(contract):
+        log_errors = log_weight_error(forward, contract)
+        own = term(
+            "a weight stored, its error",
+            log_errors.direct if contract.normalize == "before_product" else log_errors.rescaled,
+        )
         own = own - count("roundings of a stored weight's division", 2) * math.log1p(-softmax.u)
-        common = term("the row sum of stored weights", row_sum_error(x, w)[..., None])
+        common = term("the row sum of stored weights", row_sum_error(forward, weights)[..., None])
         eta = count("underflows of a stored weight's division", 4) * softmax.eta + term(
-            "underflow of a stored weight", w.eta * np.fmin(w.inverse_sum, divided(x, c))
+            "underflow of a stored weight", weights.eta * np.fmin(weights.inverse_sum, divided(forward, contract))
         )
         off = np.where(
-            x.visible,
-            term("the row sum beside the share of a stored weight", normalization_error(x, c, w))
+            forward.visible,
+            term("the row sum beside the share of a stored weight", normalization_error(forward, contract, weights))
             - count("roundings of a division beside the share of a stored weight", 2) * math.log1p(-softmax.u),
             0.0,
         )
     else:
-        common = term("the LSE of recomputed weights", lse_error(x, c, w)[..., None])
-        own = term("recomputed weights", weight_error_by_lse(x, c, common))
-        eta = np.full(x.L.shape, count("underflows of recomputed weights", 4) * softmax.eta)
-        again = c.backward_weights == "recomputed" or not narrows_scores(c)
+        common = term("the LSE of recomputed weights", lse_error(forward, contract, weights)[..., None])
+        own = term("recomputed weights", weight_error_by_lse(forward, contract, common))
+        eta = np.full(forward.L.shape, count("underflows of recomputed weights", 4) * softmax.eta)
+        again = contract.backward_weights == "recomputed" or not narrows_scores(contract)
         again = guard("scores that are computed again beside the share of a weight", again, False)
-        off = term("roundings by the LSE beside the share of a weight", rounding_by_lse(x, c, w, again=again))
+        off = term(
+            "roundings by the LSE beside the share of a weight",
+            rounding_by_lse(forward, contract, weights, again=again),
+        )
     if cast:
         moved = -math.log1p(-narrow.u)
         own = own + term("the cast of weights before the product with dO", moved)
         off = off + term("the cast beside the share of a weight", moved)
         eta = eta + term("underflow of the cast of weights before the product with dO", narrow.eta)
-    own = np.where(x.visible, own, 0.0)
+    own = np.where(forward.visible, own, 0.0)
     together = own + term("own and common errors of P together", common)
     PA, P1A = deviations(
-        x, np.where(term("what far weights have in common with others", x.seen, x.visible), together, 0.0)
+        forward,
+        np.where(term("what far weights have in common with others", forward.seen, forward.visible), together, 0.0),
     )
-    least, most = shares(w.low, w.high)
+    least, most = shares(weights.low, weights.high)
     least = least * np.exp(term("roundings beside the least share of a weight", -off))
     most = most * np.exp(term("roundings beside the largest share of a weight", np.minimum(off, 700.0)))
-    evaluated = (w.widen - 1 + 2.0**-48) * x.P
+    evaluated = (weights.widen - 1 + 2.0**-48) * forward.P
     change = np.fmin(
         PA,
         np.maximum(
-            term("the largest share of a weight in its change", most - x.P),
-            term("the least share of a weight in its change", x.P - least),
+            term("the largest share of a weight in its change", most - forward.P),
+            term("the least share of a weight in its change", forward.P - least),
         )
         + term("the evaluation of P in the change of a weight", evaluated),
     )

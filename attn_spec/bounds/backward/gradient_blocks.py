@@ -45,8 +45,8 @@ class Pair:
 class Block:
     """Sums over a block of rows of one head, and the rows' own bounds; arrays are [1, 1, ..]."""
 
-    x: Intermediates
-    g: GradientIntermediates
+    forward: Intermediates
+    grad: GradientIntermediates
     #: Bounds on the error of dQ and of the float64 dQ; rows where each bound holds, bool [1, 1, rows].
     dq: np.ndarray
     dq_evaluated: np.ndarray
@@ -58,21 +58,34 @@ class Block:
 
 
 @np.errstate(all="ignore")
-def block_of(x: Intermediates, g: GradientIntermediates, c: ResolvedContract, keys: Keys = ALL) -> Block:
+def block_of(
+    forward: Intermediates, grad: GradientIntermediates, contract: ResolvedContract, keys: Keys = ALL
+) -> Block:
     """The theorems of a plain score for some rows of a head, under one reading of a contract, and for some keys."""
-    exact = score_gradient_error(x, g, GRADIENT_EVALUATION, 0.0)
+    exact = score_gradient_error(forward, grad, GRADIENT_EVALUATION, 0.0)
     of_exact = key_sums(exact, keys)
     amplify = amplification(widest_of_rows(exact))[..., None]
     off = _dq(exact, 0.0, GRADIENT_EVALUATION) * amplify
-    b = score_gradient_error(x, g, c, exact.X * amplify)
-    sums = key_sums(b, keys)
-    bias = None if x.problem.bias is None else (bias_sums(b), bias_sums(exact))
-    return Block(x, g, _dq(b, off, c), off, rows_in_domain(b), rows_in_domain(exact), Pair(sums, of_exact), bias)
+    errors = score_gradient_error(forward, grad, contract, exact.E_X * amplify)
+    sums = key_sums(errors, keys)
+    bias = None if forward.problem.bias is None else (bias_sums(errors), bias_sums(exact))
+    return Block(
+        forward,
+        grad,
+        _dq(errors, off, contract),
+        off,
+        rows_in_domain(errors),
+        rows_in_domain(exact),
+        Pair(sums, of_exact),
+        bias,
+    )
 
 
-def _dq(b: ScoreGradientError, slack: np.ndarray | float, c: ResolvedContract) -> np.ndarray:
-    size = np.abs(b.g.gradients["dq"]) + slack
-    return finished_error(b.x.problem, c, "dq", dq_error(b, slack), size=size, alpha=widest_of_rows(b))
+def _dq(errors: ScoreGradientError, slack: np.ndarray | float, contract: ResolvedContract) -> np.ndarray:
+    size = np.abs(errors.grad.gradients["dq"]) + slack
+    return finished_error(
+        errors.forward.problem, contract, "dq", dq_error(errors, slack), size=size, alpha=widest_of_rows(errors)
+    )
 
 
 @dataclass(frozen=True)
@@ -97,36 +110,38 @@ class FinishedKeys:
 
 
 @np.errstate(all="ignore")
-def finished_keys(x: Intermediates, c: ResolvedContract, allowed: GroupSums, evaluated: GroupSums) -> FinishedKeys:
-    """The bounds of sums over all rows of a group's heads; ``x`` is any block of them."""
+def finished_keys(
+    forward: Intermediates, contract: ResolvedContract, allowed: GroupSums, evaluated: GroupSums
+) -> FinishedKeys:
+    """The bounds of sums over all rows of a group's heads; ``forward`` is any block of them."""
     amplify = amplification(evaluated.alpha.max(initial=0.0))
-    values = {"dk": x.problem.scale_value * allowed.of_k, "dv": allowed.of_v}
-    off = _of_keys(x, GRADIENT_EVALUATION, evaluated, {name: np.abs(value) for name, value in values.items()})
+    values = {"dk": forward.problem.scale_value * allowed.of_k, "dv": allowed.of_v}
+    off = _of_keys(forward, GRADIENT_EVALUATION, evaluated, {name: np.abs(value) for name, value in values.items()})
     off = {name: error * amplify for name, error in off.items()}
-    of_keys = _of_keys(x, c, allowed, {name: np.abs(value) + off[name] for name, value in values.items()})
+    of_keys = _of_keys(forward, contract, allowed, {name: np.abs(value) + off[name] for name, value in values.items()})
     return FinishedKeys(
         {name: Finished(value, of_keys[name], off[name]) for name, value in values.items()},
-        in_domain=keys_in_domain(x, c, allowed),
-        evaluated_in_domain=keys_in_domain(x, GRADIENT_EVALUATION, evaluated),
+        in_domain=keys_in_domain(forward, contract, allowed),
+        evaluated_in_domain=keys_in_domain(forward, GRADIENT_EVALUATION, evaluated),
         whole=bool(allowed.inside.all()),
         evaluated_whole=bool(evaluated.inside.all()),
     )
 
 
 def _of_keys(
-    x: Intermediates, c: ResolvedContract, sums: GroupSums, sizes: dict[str, np.ndarray]
+    forward: Intermediates, contract: ResolvedContract, sums: GroupSums, sizes: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    errors = {"dk": dk_error(x, c, sums), "dv": dv_error(x, c, sums).error}
+    unfinished = {"dk": dk_error(forward, contract, sums), "dv": dv_error(forward, contract, sums).error}
     return {
-        name: finished_error(x.problem, c, name, error, size=sizes[name], alpha=sums.alpha)
-        for name, error in errors.items()
+        name: finished_error(forward.problem, contract, name, error, size=sizes[name], alpha=sums.alpha)
+        for name, error in unfinished.items()
     }
 
 
 @np.errstate(all="ignore")
 def finished_bias(
-    x: Intermediates,
-    c: ResolvedContract,
+    forward: Intermediates,
+    contract: ResolvedContract,
     sums: tuple[BiasSums, BiasSums],
     *,
     alpha: tuple[np.ndarray, np.ndarray],
@@ -136,9 +151,9 @@ def finished_bias(
     value = sums[0].value
     off, size = np.zeros(value.shape), np.abs(value)
     found = []
-    for one, of, largest in zip((GRADIENT_EVALUATION, c), sums[::-1], alpha[::-1], strict=True):
-        error = bias_error(x, one, of, raised)
-        error = finished_error(x.problem, one, "dbias", error, size=size + off, alpha=largest)
+    for one, of, largest in zip((GRADIENT_EVALUATION, contract), sums[::-1], alpha[::-1], strict=True):
+        error = bias_error(forward, one, of, raised)
+        error = finished_error(forward.problem, one, "dbias", error, size=size + off, alpha=largest)
         if not found:
             off = error = error * amplification(largest.max(initial=0.0))
         found.append(error)
@@ -156,7 +171,7 @@ def bound_of(
     none = np.zeros((1, 1, 0), dtype=bool)
     return GradientBound(
         allowed,
-        X=np.zeros((0, 0, 0, 0)),
+        E_X=np.zeros((0, 0, 0, 0)),
         rows=none if rows is None else rows,
         keys=none if keys is None else keys,
         whole=whole,

@@ -35,7 +35,7 @@ from attn_spec.bounds.forward.dropout_bounds import factor_roundings, factor_und
 from attn_spec.bounds.forward.far_keys import without_far_keys
 from attn_spec.bounds.forward.product_bounds import last_factor, operand_entry, operand_format, operand_scaling
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION, INFLATION, amplification, evaluation_alpha
-from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, kept
+from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, memoized
 from attn_spec.bounds.operand_bounds import (
     arriving,
     heads_contract,
@@ -46,8 +46,8 @@ from attn_spec.bounds.operand_bounds import (
 )
 from attn_spec.bounds.running_error import Approximation
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.contract.products import entry, left_out, terms
-from attn_spec.contract.roundoff import growth, is_power_of
+from attn_spec.contract.products import number_of_products, rounding_on_entry, skipped_pieces
+from attn_spec.contract.roundoff import gamma, is_power_of
 from attn_spec.contract.terms import count, guard, stands, term, times
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
@@ -70,7 +70,7 @@ class GradientBound:
     #: Allowed error of each gradient, by name.
     allowed: dict[str, np.ndarray]
     #: Error of X = dP - D + dL, [B, Hq, Sq, Sk].
-    X: np.ndarray
+    E_X: np.ndarray
     #: Queries whose dQ is in the domain, bool [B, heads of dQ, Sq]; keys whose dK and dV are, bool [B, Hkv, Sk].
     rows: np.ndarray
     keys: np.ndarray
@@ -93,68 +93,83 @@ class GradientBound:
 
 @np.errstate(all="ignore")
 def gradient_bound(
-    x: Intermediates,
-    g: GradientIntermediates,
+    forward: Intermediates,
+    grad: GradientIntermediates,
     contract: ResolvedContract,
     slack: GradientBound | None = None,
     of_layer: OfLayer | None = None,
 ) -> GradientBound:
     """The bound under one reading of a resolved contract, see :func:`readings.gradient_readings`.
 
-    ``slack`` bounds the errors of ``x`` and ``g`` (default: none); ``of_layer`` finds those of the projections of a
-    layer, ``None`` of another problem.
+    ``slack`` bounds the errors of ``forward`` and ``grad`` (default: none); ``of_layer`` finds those of the projections
+    of a layer, ``None`` of another problem.
     """
-    c, g = heads_contract(x, contract), arriving(x, g, contract)
-    b = score_gradient_error(x, g, c, 0.0 if slack is None else slack.X)
+    inner_contract, grad = heads_contract(forward, contract), arriving(forward, grad, contract)
+    errors = score_gradient_error(forward, grad, inner_contract, 0.0 if slack is None else slack.E_X)
     evaluated = {} if slack is None else slack.allowed
-    plain, per_head = operand_error(x, c) is None, key_sums(b)
-    sums = per_head.over_group(x)
-    errors = {"dq": dq_error(b, evaluated.get("dq", 0.0)), "dk": dk_error(x, c, sums)} if plain else _operand_errors(b)
-    dv = dv_error(x, c, per_head if x.problem.projects else sums)
-    errors |= {"dv": dv.error} if of_layer is None else of_layer(b, contract, dv)
-    if "dbias" in g.gradients:
-        errors["dbias"] = bias_error(x, c, bias_sums(b), sums.raised)
+    plain, per_head = operand_error(forward, inner_contract) is None, key_sums(errors)
+    sums = per_head.over_group(forward)
+    unfinished = (
+        {"dq": dq_error(errors, evaluated.get("dq", 0.0)), "dk": dk_error(forward, inner_contract, sums)}
+        if plain
+        else _operand_errors(errors)
+    )
+    dv = dv_error(forward, inner_contract, per_head if forward.problem.projects else sums)
+    unfinished |= {"dv": dv.error} if of_layer is None else of_layer(errors, contract, dv)
+    if "dbias" in grad.gradients:
+        unfinished["dbias"] = bias_error(forward, inner_contract, bias_sums(errors), sums.raised)
     finished: dict[str, np.ndarray] = {}
-    for name, value in g.gradients.items():
+    for name, value in grad.gradients.items():
         size = np.abs(value) + evaluated.get(name, 0.0)
-        alpha = widest_of_rows(b) if name == "dq" else sums.alpha
-        finished[name] = finished_error(x.problem, contract, name, errors[name], size=size, alpha=alpha)
-    rows, keys, whole = rows_in_domain(b), keys_in_domain(x, c, sums), bool(b.inside.all())
+        alpha = widest_of_rows(errors) if name == "dq" else sums.alpha
+        finished[name] = finished_error(forward.problem, contract, name, unfinished[name], size=size, alpha=alpha)
+    rows, keys, whole = rows_in_domain(errors), keys_in_domain(forward, inner_contract, sums), bool(errors.inside.all())
     if not plain:
-        of_queries, of_keys = unknown_operands(x, contract)
+        of_queries, of_keys = unknown_operands(forward, contract)
         rows = rows & ~of_queries & ~of_keys.any(axis=-1, keepdims=True)
-        grouped = x.over_group(of_keys) > 0, x.over_group(np.any(of_queries, axis=-1, keepdims=True))[..., 0] > 0
+        grouped = (
+            forward.over_group(of_keys) > 0,
+            forward.over_group(np.any(of_queries, axis=-1, keepdims=True))[..., 0] > 0,
+        )
         keys = keys & ~grouped[0] & ~grouped[1][..., None]
         whole = whole and not (of_queries.any() or of_keys.any())
-    if x.problem.projects:
+    if forward.problem.projects:
         rows = np.all(rows, axis=1, keepdims=True)
-    return GradientBound(finished, X=b.X, rows=rows, keys=keys, whole=whole)
+    return GradientBound(finished, E_X=errors.E_X, rows=rows, keys=keys, whole=whole)
 
 
-def widest_of_rows(b: ScoreGradientError) -> np.ndarray:
+def widest_of_rows(errors: ScoreGradientError) -> np.ndarray:
     """The largest error of a weight's own evaluation in each row of dQ, [B, heads of dQ, Sq]."""
-    alpha = evaluation_alpha(b.near)
-    return alpha.max(axis=1, keepdims=True, initial=0.0) if b.x.problem.projects else alpha
+    alpha = evaluation_alpha(errors.near)
+    return alpha.max(axis=1, keepdims=True, initial=0.0) if errors.forward.problem.projects else alpha
 
 
-def rows_in_domain(b: ScoreGradientError) -> np.ndarray:
+def rows_in_domain(errors: ScoreGradientError) -> np.ndarray:
     """Queries [B, Hq, Sq] of which nothing that makes their dQ can overflow."""
-    sums = (np.abs(b.g.dS) + b.dS) @ b.x.k_size
-    return b.inside & guard(
-        "sums of dq that overflow", sums_fit(b.x, b.c, sums, product_growth(b.x, b.c, b.x.keys)), True
+    sums = (np.abs(errors.grad.dS) + errors.E_dS) @ errors.forward.k_size
+    return errors.inside & guard(
+        "sums of dq that overflow",
+        sums_fit(
+            errors.forward, errors.contract, sums, product_growth(errors.forward, errors.contract, errors.forward.keys)
+        ),
+        True,
     )
 
 
-def keys_in_domain(x: Intermediates, c: ResolvedContract, sums: GroupSums) -> np.ndarray:
+def keys_in_domain(forward: Intermediates, contract: ResolvedContract, sums: GroupSums) -> np.ndarray:
     """Keys [B, Hkv, Sk] of which nothing that makes their dK and dV can overflow; all rows of the group add to each.
 
     A row that does not see a key adds 0 to it, which an infinity or NaN of that row is not, multiplied by 0.
     """
     inside = guard("rows outside the domain that add to dk", sums.inside[..., None], True) & guard(
-        "sums of dk that overflow", sums_fit(x, c, sums.k.total, product_growth(x, c, sums.k.n)), True
+        "sums of dk that overflow",
+        sums_fit(forward, contract, sums.k_sums.total, product_growth(forward, contract, sums.k_sums.n)),
+        True,
     )
     return inside & guard(
-        "sums of dv that overflow", sums_fit(x, c, sums.v.total, value_growth(x, c, sums.v.n), last=1.0), True
+        "sums of dv that overflow",
+        sums_fit(forward, contract, sums.v_sums.total, value_growth(forward, contract, sums.v_sums.n), last=1.0),
+        True,
     )
 
 
@@ -187,96 +202,101 @@ def _widening(alpha: np.ndarray, name: str, shape: tuple[int, ...]) -> np.ndarra
     return factor[..., None] if factor.ndim == 3 else factor[:, None, None, None]
 
 
-@kept
+@memoized
 @np.errstate(all="ignore")
 def gradient_evaluation_error(
-    x: Intermediates, g: GradientIntermediates, of_layer: OfLayer | None = None
+    forward: Intermediates, grad: GradientIntermediates, of_layer: OfLayer | None = None
 ) -> GradientBound:
     """Error of the float64 gradients themselves, as :func:`bounds.evaluation_error`."""
-    alpha = evaluation_alpha(without_far_keys(x, GRADIENT_EVALUATION))
-    amplify, bound = amplification(alpha.max(initial=0.0)), gradient_bound(x, g, GRADIENT_EVALUATION, of_layer=of_layer)
+    alpha = evaluation_alpha(without_far_keys(forward, GRADIENT_EVALUATION))
+    amplify, bound = (
+        amplification(alpha.max(initial=0.0)),
+        gradient_bound(forward, grad, GRADIENT_EVALUATION, of_layer=of_layer),
+    )
     allowed = {name: error * amplify for name, error in bound.allowed.items()}
-    if not x.problem.projects:  # a row of dQ is made of that row alone
+    if not forward.problem.projects:  # a row of dQ is made of that row alone
         allowed["dq"] = bound.allowed["dq"] * times("the evaluation of a row of dq", amplification(alpha)[..., None])
-    return replace(bound, allowed=allowed, X=bound.X * amplification(alpha)[..., None])
+    return replace(bound, allowed=allowed, E_X=bound.E_X * amplification(alpha)[..., None])
 
 
-def dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
+def dq_error(errors: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
     """sigma sum_j dS_ij k_j: [.., Sq, D].
 
     What the errors dS_j of a row have in common is summed with the signs of k.
     """
-    size, k = b.x.k_size, b.x.k
-    together = b.dS @ size
-    sigma = abs(b.x.problem.scale_value)
-    kept = np.abs(b.g.dS @ k) + (slack / sigma if sigma else 0.0)
+    size, k = errors.forward.k_size, errors.forward.k
+    together = errors.E_dS @ size
+    sigma = abs(errors.forward.problem.scale_value)
+    kept = np.abs(errors.grad.dS @ k) + (slack / sigma if sigma else 0.0)
     # The sum of P k is itself evaluated in float64, from P with its own error.
-    evaluated = np.expm1(4 * evaluation_alpha(b.near))[..., None] + 2.0**-40
-    shared = np.abs(b.P_slope @ k) + term("the evaluation of P k", evaluated * (b.P_slope @ size))
+    evaluated = np.expm1(4 * evaluation_alpha(errors.near))[..., None] + 2.0**-40
+    shared = np.abs(errors.P_slope @ k) + term("the evaluation of P k", evaluated * (errors.P_slope @ size))
     apart = (
-        term("keys' own errors in dq", b.own @ size)
-        + term("the row's weights in dq", b.G * kept)
-        + term("delta in dq", b.D * shared)
+        term("keys' own errors in dq", errors.own @ size)
+        + term("the row's weights in dq", errors.G * kept)
+        + term("delta in dq", errors.E_D * shared)
     )
-    dS = np.abs(b.g.dS) + b.dS
+    dS_size = np.abs(errors.grad.dS) + errors.E_dS
     sums = ProductSums(
         own=np.fmin(together, apart),
-        total=dS @ size,
-        seen=b.x.visible @ size,
-        early=b.early @ size,
-        entered=dS.sum(-1, keepdims=True),
-        n=b.x.keys,
+        total=dS_size @ size,
+        seen=errors.forward.visible @ size,
+        early=errors.early @ size,
+        entered=dS_size.sum(-1, keepdims=True),
+        n=errors.forward.keys,
     )
-    return _product_error(b.x, b.c, sums, b.x.largest_factor)
+    return _product_error(errors.forward, errors.contract, sums, errors.forward.largest_factor)
 
 
-def dk_error(x: Intermediates, c: ResolvedContract, sums: KeySums) -> np.ndarray:
+def dk_error(forward: Intermediates, contract: ResolvedContract, sums: KeySums) -> np.ndarray:
     """sigma sum over queries and the head group of dS_ij q_i: [B, Hkv, Sk, D]."""
-    return _product_error(x, c, sums.k, sums.raised)
+    return _product_error(forward, contract, sums.k_sums, sums.raised)
 
 
-def _operand_errors(b: ScoreGradientError) -> dict[str, np.ndarray]:
+def _operand_errors(errors: ScoreGradientError) -> dict[str, np.ndarray]:
     """Errors of dQ, of dK and of the gradients of parameters, behind operands that are formulas of q and of k."""
-    if b.x.score.pairs is None:
-        of_q, of_k, of_parameters = _operand_gradient(b, "q"), _operand_gradient(b, "k"), {}
+    if errors.forward.score.pairs is None:
+        of_q, of_k, of_parameters = _operand_gradient(errors, "q"), _operand_gradient(errors, "k"), {}
     else:
-        of_q, of_k, of_parameters = _of_pairs(b)
-    (dq, by_queries), (dk, by_keys) = _pulled_together(b, "q", of_q), _pulled_together(b, "k", of_k)
-    projects, width = b.x.problem.projects, b.x.q.shape[-1]
+        of_q, of_k, of_parameters = _of_pairs(errors)
+    (dq, by_queries), (dk, by_keys) = _pulled_together(errors, "q", of_q), _pulled_together(errors, "k", of_k)
+    projects, width = errors.forward.problem.projects, errors.forward.q.shape[-1]
     of_inputs = {  # heads of a layer read one q, and one product of all of them makes its gradient
-        "dq": summed_over_group(b.x, b.c, dq, times("widths of heads in sums of dq", width))
+        "dq": summed_over_group(errors.forward, errors.contract, dq, times("widths of heads in sums of dq", width))
         if guard("sums of dq over heads", projects, False)
         else dq.error,
-        "dk": summed_over_group(b.x, b.c, dk, times("widths of heads in sums of dk", width if projects else 1))
+        "dk": summed_over_group(
+            errors.forward, errors.contract, dk, times("widths of heads in sums of dk", width if projects else 1)
+        )
         if stands("sums of dk over heads")
-        else b.x.over_group(dk.error),
+        else errors.forward.over_group(dk.error),
     }
-    return of_inputs | parameter_errors(b, of_parameters | by_queries | by_keys)
+    return of_inputs | parameter_errors(errors, of_parameters | by_queries | by_keys)
 
 
 def _pulled_together(
-    b: ScoreGradientError, name: str, of: Approximation
+    errors: ScoreGradientError, name: str, of: Approximation
 ) -> tuple[Approximation, dict[str, Approximation]]:
     """:func:`operand_bounds.pulled_back`, where an error of dS_ij moves all columns of the operand's gradient together.
 
     If that gradient is multiplied by a matrix M, sum_j e_ij k'_j makes sum_j e_ij (k'_j M) of the errors e of dS, which
     is at most |e| |k' M|, and not |e| |k'| |M|, of columns apart. What is no product has slopes for k'.
     """
-    x, parameters = b.x, parameters_of(b.x.problem)
-    pulled, by_parameters = pulled_back(x, name, of)
-    matrix = {"q": x.score.queries, "k": x.score.keys}[name].pulls_by
+    forward, parameters = errors.forward, parameters_of(errors.forward.problem)
+    pulled, by_parameters = pulled_back(forward, name, of)
+    matrix = {"q": forward.score.queries, "k": forward.score.keys}[name].pulls_by
     if matrix is None:
         return pulled, by_parameters
-    M, e = matrix(parameters), b.dS
-    if x.score.pairs is None:
-        (e, other) = (e.swapaxes(-1, -2), x.q) if name == "k" else (e, x.k)
+    M, e = matrix(parameters), errors.E_dS
+    if forward.score.pairs is None:
+        (e, other) = (e.swapaxes(-1, -2), forward.q) if name == "k" else (e, forward.k)
         apart, together = (e @ of_each for of_each in _moved_by(other, M))
     else:
-        slopes = x.score.pairs.slopes(FLOATS, finite(x.q), finite(x.k), parameters)
+        slopes = forward.score.pairs.slopes(FLOATS, finite(forward.q), finite(forward.k), parameters)
         axis = {"q": -2, "k": -3}[name]
-        of_pairs = (by_pair(of_each, x.q, x.k) for of_each in _moved_by(slopes, M))
+        of_pairs = (by_pair(of_each, forward.q, forward.k) for of_each in _moved_by(slopes, M))
         apart, together = ((e[..., None] * of_each).sum(axis=axis) for of_each in of_pairs)
-    less = abs(x.problem.scale_value) * np.maximum(apart - together, 0.0)
+    less = abs(forward.problem.scale_value) * np.maximum(apart - together, 0.0)
     error = np.where(np.isfinite(pulled.error), pulled.error - less, np.inf)
     return replace(pulled, error=error), by_parameters
 
@@ -287,58 +307,72 @@ def _moved_by(vectors: np.ndarray, M: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return apart, np.abs(vectors @ M) + term("the evaluation of a product with a matrix", 2.0**-40 * apart)
 
 
-def _operand_gradient(b: ScoreGradientError, name: str) -> Approximation:
+def _operand_gradient(errors: ScoreGradientError, name: str) -> Approximation:
     """The gradient of the operand "q" or "k", per query head: a product with the other one, which has an error."""
-    x, dS, errors = b.x, np.abs(b.g.dS) + b.dS, operand_error(b.x, b.c)
-    assert errors is not None
-    size, off, n, of = (x.k_size, errors.k, x.keys, b.g.of_q)
-    dS_error, seen, early = b.dS, x.visible, b.early
+    forward, dS_size, operands = (
+        errors.forward,
+        np.abs(errors.grad.dS) + errors.E_dS,
+        operand_error(errors.forward, errors.contract),
+    )
+    assert operands is not None
+    size, off, n, of = (forward.k_size, operands.E_k, forward.keys, errors.grad.of_q)
+    E_dS, seen, early = errors.E_dS, forward.visible, errors.early
     if name == "k":
-        dS, dS_error, seen, early = (each.swapaxes(-1, -2) for each in (dS, dS_error, seen, early))
-        size, off, n, of = x.q_size, errors.q, x.problem.per_query_head(_queries(x)), b.g.of_k
+        dS_size, E_dS, seen, early = (each.swapaxes(-1, -2) for each in (dS_size, E_dS, seen, early))
+        size, off, n, of = (
+            forward.q_size,
+            operands.E_q,
+            forward.problem.per_query_head(_queries(forward)),
+            errors.grad.of_k,
+        )
     off = np.where(np.any(seen, axis=-2)[..., None], off, 0.0)  # of what nobody sees nothing need be known
     sums = ProductSums(
-        own=term("errors of dS in the gradient of an operand", dS_error @ size)
-        + term("errors of the other operand", dS @ off),
-        total=dS @ (size + term("errors of the other operand in sizes", off)),
+        own=term("errors of dS in the gradient of an operand", E_dS @ size)
+        + term("errors of the other operand", dS_size @ off),
+        total=dS_size @ (size + term("errors of the other operand in sizes", off)),
         seen=seen @ (size + term("errors of the other operand in underflow", off)),
         early=early @ (size + term("errors of the other operand in early underflow", off)),
-        entered=dS.sum(-1, keepdims=True),
+        entered=dS_size.sum(-1, keepdims=True),
         n=n,
     )
-    error = _product_error(x, b.c, sums, x.largest_factor)
-    value, total = x.problem.scale_value * of, abs(x.problem.scale_value) * (dS @ size)
-    return Approximation(value, total, error, b.c.stages.gradient_accumulation.format, b.c)
+    error = _product_error(forward, errors.contract, sums, forward.largest_factor)
+    value, total = forward.problem.scale_value * of, abs(forward.problem.scale_value) * (dS_size @ size)
+    return Approximation(value, total, error, errors.contract.stages.gradient_accumulation.format, errors.contract)
 
 
-def _of_pairs(b: ScoreGradientError) -> tuple[Approximation, Approximation, dict[str, Approximation]]:
+def _of_pairs(errors: ScoreGradientError) -> tuple[Approximation, Approximation, dict[str, Approximation]]:
     """Gradients of the operands "q" and "k" and of parameters, per query head, of a score that is no product of them.
 
     The scale multiplies dS, or what is made of it: as in :func:`_product_error`.
     """
-    x, c, sigma = b.x, b.c, abs(b.x.problem.scale_value)
-    work, stored = c.stages.score_accumulation, c.stages.stored_scores
+    forward, contract, sigma = errors.forward, errors.contract, abs(errors.forward.problem.scale_value)
+    work, stored = contract.stages.score_accumulation, contract.stages.stored_scores
     narrowed = stored.of(work.format).u
-    size, error = sigma * (np.abs(b.g.dS) + b.dS), sigma * b.dS + b.early
+    size, error = sigma * (np.abs(errors.grad.dS) + errors.E_dS), sigma * errors.E_dS + errors.early
     error = (
         error
-        + growth(
-            (work.u, _last_roundings(x)),
+        + gamma(
+            (work.u, _last_roundings(forward)),
             (narrowed, 1),
-            *term("1 / (1 - p) at the end of other scores", late_roundings(x, c), ()),
+            *term("1 / (1 - p) at the end of other scores", late_roundings(forward, contract), ()),
         )
         * size
     )
-    tiny = 2 * times("underflow in other scores, raised", x.largest_factor) * last_factor(x) * (stored.eta + work.eta)
-    error = np.where(x.visible, error + tiny, 0.0)
-    value = x.problem.scale_value * b.g.dS
-    gradient = Approximation(value, np.abs(value), error, c.stages.stored_scores.format, c)
-    of_q, of_k, of_p = pairs_pulled_back(x, gradient)
-    Sq, Sk = x.s.shape[-2:]
-    return added_up(of_q, c, Sk), added_up(of_k, c, Sq), of_p
+    tiny = (
+        2
+        * times("underflow in other scores, raised", forward.largest_factor)
+        * last_factor(forward)
+        * (stored.eta + work.eta)
+    )
+    error = np.where(forward.visible, error + tiny, 0.0)
+    value = forward.problem.scale_value * errors.grad.dS
+    gradient = Approximation(value, np.abs(value), error, contract.stages.stored_scores.format, contract)
+    of_q, of_k, of_p = pairs_pulled_back(forward, gradient)
+    Sq, Sk = forward.s.shape[-2:]
+    return added_up(of_q, contract, Sk), added_up(of_k, contract, Sq), of_p
 
 
-def _product_error(x: Intermediates, c: ResolvedContract, sums: ProductSums, raised: float) -> np.ndarray:
+def _product_error(forward: Intermediates, contract: ResolvedContract, sums: ProductSums, raised: float) -> np.ndarray:
     """Error of a product of dS with k or q: errors of dS, then accumulation, scaling and storing.
 
     Dropout raises a weight by ``raised`` at most.
@@ -347,9 +381,13 @@ def _product_error(x: Intermediates, c: ResolvedContract, sums: ProductSums, rai
     the tanh was multiplied by sigma / c: its inverse, the quotient and a second product (c itself cancels). Dropout may
     have its factor 1 / (1 - p) here, see ``dropout_bounds``.
     """
-    n, sigma, G = sums.n, abs(x.problem.scale_value), product_growth(x, c, sums.n)
-    operand, scaled = operand_entry(x, c), operand_scaling(x, c)
-    work, tiny_sum, dS_entry = c.stages.score_accumulation, sum_eta(c), entry(c, c.stages.score_gradients.format)
+    n, sigma, G = sums.n, abs(forward.problem.scale_value), product_growth(forward, contract, sums.n)
+    operand, scaled = operand_entry(forward, contract), operand_scaling(forward, contract)
+    work, tiny_sum, dS_entry = (
+        contract.stages.score_accumulation,
+        sum_eta(contract),
+        rounding_on_entry(contract, contract.stages.score_gradients.format),
+    )
     unscaled = (
         term("the error of dS in dq and dk", sums.own)
         + term("roundings of dq and dk", G * sums.total)
@@ -361,14 +399,15 @@ def _product_error(x: Intermediates, c: ResolvedContract, sums: ProductSums, rai
             * times("underflow of dS on entry, raised", raised),
         )
     )
-    stores, partial = stored_sums(c, n)
+    stores, partial = stored_sums(contract, n)
     tiny = term(
-        "underflow of dq's and dk's sums", tiny_sum * count("several underflows of dq's and dk's sums", 4) * terms(c, n)
+        "underflow of dq's and dk's sums",
+        tiny_sum * count("several underflows of dq's and dk's sums", 4) * number_of_products(contract, n),
     ) + term(
         "underflow of dq's and dk's stores",
         partial.eta * 2 * (stores + term("underflow of stored products of dq and dk", n * (partial.u > 0))),
     )
-    factor = times("underflow of sums of dq and dk, raised", raised) * last_factor(x)
+    factor = times("underflow of sums of dq and dk, raised", raised) * last_factor(forward)
     entering = term(
         "underflow of operands in dq and dk",
         (
@@ -385,71 +424,83 @@ def _product_error(x: Intermediates, c: ResolvedContract, sums: ProductSums, rai
     )
 
 
-def product_growth(x: Intermediates, c: ResolvedContract, n: np.ndarray) -> np.ndarray:
-    """Relative error of a sum of n products of dS with k or q, after its scale; ``x`` is any row of the problem."""
+def product_growth(forward: Intermediates, contract: ResolvedContract, n: np.ndarray) -> np.ndarray:
+    """Relative error of a sum of n products of dS with k or q, after its scale; ``forward`` is a row of the problem."""
     # The product may reuse the q or k that the forward pass had scaled before entry.
-    operand, scaled = operand_entry(x, c), operand_scaling(x, c)
-    gradients, work = c.stages.score_gradients.format, c.stages.score_accumulation
-    dS_entry, missing = entry(c, gradients), left_out(c, gradients, operand_format(x, c))
-    last = _last_roundings(x)
-    widened = work.of(c.stages.gradient_accumulation.format)
+    operand, scaled = operand_entry(forward, contract), operand_scaling(forward, contract)
+    gradients, work = contract.stages.score_gradients.format, contract.stages.score_accumulation
+    dS_entry, missing = (
+        rounding_on_entry(contract, gradients),
+        skipped_pieces(contract, gradients, operand_format(forward, contract)),
+    )
+    last = _last_roundings(forward)
+    widened = work.of(contract.stages.gradient_accumulation.format)
     last = last + term("the root that is left for the last scale", 2 if scaled.u else 0)
     scaling = (
         (scaled.u, count("the operand that was scaled for dq and dk", 1)),
         (widened.u, count("storing dq and dk before their scale", 1)),
         (work.u, term("all roundings of the last scale", last)),
     )
-    late = late_roundings(x, c)
-    return growth(
+    late = late_roundings(forward, contract)
+    return gamma(
         (operand.u, count("the scaled operand's entry in dq and dk", 1)),
         (dS_entry.u, count("the entry of dS", 1)),
         (missing, count("pieces left out of dq and dk", 1)),
         *term("1 / (1 - p) at the end of dq and dk", late, ()),
         *term("scaling in dq and dk", scaling, ()),
-        *term("sums of dq and dk", accumulated(c, n), ()),
+        *term("sums of dq and dk", accumulated(contract, n), ()),
     )
 
 
-def _last_roundings(x: Intermediates) -> int:
+def _last_roundings(forward: Intermediates) -> int:
     """Roundings of the scale, and of a softcap: none of powers of 2."""
-    constants = abs(x.problem.scale_value), times("the softcap as the last factor", x.problem.softcap or 1.0)
+    constants = (
+        abs(forward.problem.scale_value),
+        times("the softcap as the last factor", forward.problem.softcap or 1.0),
+    )
     return count("roundings of the last scale", 3) * sum(not is_power_of(2, constant) for constant in constants)
 
 
-def dv_error(x: Intermediates, c: ResolvedContract, sums: KeySums) -> Approximation:
+def dv_error(forward: Intermediates, contract: ResolvedContract, sums: KeySums) -> Approximation:
     """Sum over queries and the head group of c_ij P_ij dO_i: [B, Hkv, Sk, Dv]; of a layer that of each head."""
-    cotangent, n, G = cotangent_entry(c), sums.v.n, value_growth(x, c, sums.v.n)
-    factor_eta = factor_underflow(x, c, *weight_stages(c), "gradients")
-    stores, partial = stored_sums(c, n)
+    cotangent, n, G = cotangent_entry(contract), sums.v_sums.n, value_growth(forward, contract, sums.v_sums.n)
+    factor_eta = factor_underflow(forward, contract, *weight_stages(contract), "gradients")
+    stores, partial = stored_sums(contract, n)
     tiny = times("underflow of sums of dv, raised", sums.raised) * (
-        term("underflow of dv's sums", sum_eta(c) * count("several underflows of dv's sums", 4) * terms(c, n))
+        term(
+            "underflow of dv's sums",
+            sum_eta(contract) * count("several underflows of dv's sums", 4) * number_of_products(contract, n),
+        )
         + term("underflow of dv's stores", partial.eta * 2 * (stores + n))
     ) + term("underflow of dv when it is raised", term("underflow of the product of dV with 1 / (1 - p)", factor_eta))
     error = (
-        term("weights in dv", sums.v.own)
-        + term("roundings of dv", G * sums.v.total)
+        term("weights in dv", sums.v_sums.own)
+        + term("roundings of dv", G * sums.v_sums.total)
         + times("roundings make underflow grow in dv", 1 + G)
         * (
-            term("underflow of weights in dv", sums.v.eta)
-            + term("underflow of dO on entry", cotangent.eta * sums.v.entered)
+            term("underflow of weights in dv", sums.v_sums.eta)
+            + term("underflow of dO on entry", cotangent.eta * sums.v_sums.entered)
         )
         + tiny
     )
-    return Approximation(sums.of_v, sums.v.total, error, c.stages.gradient_accumulation.format, c)
+    return Approximation(sums.of_v, sums.v_sums.total, error, contract.stages.gradient_accumulation.format, contract)
 
 
-def value_growth(x: Intermediates, c: ResolvedContract, n: np.ndarray) -> np.ndarray:
+def value_growth(forward: Intermediates, contract: ResolvedContract, n: np.ndarray) -> np.ndarray:
     """Relative error of a sum of n products of weights with dO."""
-    cotangent, missing = cotangent_entry(c), left_out(c, c.stages.probabilities.format, cotangent_format(c))
-    factor = factor_roundings(x, c, *weight_stages(c), "gradients")
-    return growth(
+    cotangent, missing = (
+        cotangent_entry(contract),
+        skipped_pieces(contract, contract.stages.probabilities.format, cotangent_format(contract)),
+    )
+    factor = factor_roundings(forward, contract, *weight_stages(contract), "gradients")
+    return gamma(
         (cotangent.u, count("entry of dO", 1)),
         (missing, count("pieces left out of dv", 1)),
         *term("the product of dV with 1 / (1 - p)", factor, ()),
-        *term("sums of dv", accumulated(c, n), ()),
+        *term("sums of dv", accumulated(contract, n), ()),
     )
 
 
-def _queries(x: Intermediates) -> np.ndarray:
+def _queries(forward: Intermediates) -> np.ndarray:
     """Count the queries of the head group that see each key, [B, Hkv, Sk, 1]."""
-    return x.over_group(x.visible.sum(axis=-2)[..., None])
+    return forward.over_group(forward.visible.sum(axis=-2)[..., None])

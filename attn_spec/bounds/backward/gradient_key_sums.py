@@ -68,8 +68,8 @@ class KeySums(BlockSums):
     #: dS^T q before the scale, and P^T dO.
     of_k: np.ndarray
     of_v: np.ndarray
-    k: ProductSums
-    v: ValueSums
+    k_sums: ProductSums
+    v_sums: ValueSums
     #: The largest error of a weight's own evaluation, [B], and the largest factor of dropout.
     alpha: np.ndarray = field(metadata=MAXIMUM)
     raised: float = field(metadata=MAXIMUM)
@@ -86,14 +86,14 @@ class GroupSums(KeySums):
 class HeadSums(KeySums):
     """Sums of each query head, [B, Hq, ..]."""
 
-    def over_group(self, x: Intermediates) -> GroupSums:
-        """The sums over the query heads of ``x`` that share a kv head, when all rows have been added."""
-        grouped = (x.problem.batch, x.problem.kv_heads, x.problem.group)
+    def over_group(self, forward: Intermediates) -> GroupSums:
+        """The sums over the query heads of ``forward`` that share a kv head, when all rows have been added."""
+        grouped = (forward.problem.batch, forward.problem.kv_heads, forward.problem.group)
         return GroupSums(
-            of_k=x.over_group(self.of_k),
-            of_v=x.over_group(self.of_v),
-            k=self.k.changed(x.over_group),
-            v=self.v.changed(x.over_group),
+            of_k=forward.over_group(self.of_k),
+            of_v=forward.over_group(self.of_v),
+            k_sums=self.k_sums.changed(forward.over_group),
+            v_sums=self.v_sums.changed(forward.over_group),
             alpha=self.alpha,
             raised=self.raised,
             inside=np.all(self.inside.reshape(grouped), axis=-1),
@@ -101,64 +101,64 @@ class HeadSums(KeySums):
 
 
 @np.errstate(all="ignore")
-def key_sums(b: ScoreGradientError, keys: Keys = ALL) -> HeadSums:
-    """Return the share of the rows of ``b`` in the gradients of some keys, per query head."""
-    x, g = b.x, b.g
+def key_sums(errors: ScoreGradientError, keys: Keys = ALL) -> HeadSums:
+    """Return the share of the rows of ``errors`` in the gradients of some keys, per query head."""
+    forward, grad = errors.forward, errors.grad
     return HeadSums(
-        of_k=g.of_k[:, :, keys],
-        of_v=g.of_v[:, :, keys],
-        k=_product_sums(b, keys),
-        v=_value_sums(b, keys),
-        inside=np.all(b.inside, axis=-1),
-        alpha=evaluation_alpha(b.near).max(axis=(1, 2), initial=0.0),
-        raised=x.largest_factor,
+        of_k=grad.of_k[:, :, keys],
+        of_v=grad.of_v[:, :, keys],
+        k_sums=_product_sums(errors, keys),
+        v_sums=_value_sums(errors, keys),
+        inside=np.all(errors.inside, axis=-1),
+        alpha=evaluation_alpha(errors.near).max(axis=(1, 2), initial=0.0),
+        raised=forward.largest_factor,
     )
 
 
-def _product_sums(b: ScoreGradientError, keys: Keys) -> ProductSums:
+def _product_sums(errors: ScoreGradientError, keys: Keys) -> ProductSums:
     """Return the sums that the bound of dk_j = sum_i dS_ij q_i is made of."""
-    size = b.x.q_size
-    dS = _of_keys(np.abs(b.g.dS) + b.dS, keys)
+    size = errors.forward.q_size
+    dS_size = _of_keys(np.abs(errors.grad.dS) + errors.E_dS, keys)
     return ProductSums(
-        own=_of_keys(b.dS, keys) @ size,
-        total=dS @ size,
-        seen=_of_keys(b.x.visible, keys) @ size,
-        early=_of_keys(b.early, keys) @ size,
-        entered=dS.sum(-1, keepdims=True),
-        n=_of_keys(b.x.visible, keys).sum(axis=-1)[..., None],
+        own=_of_keys(errors.E_dS, keys) @ size,
+        total=dS_size @ size,
+        seen=_of_keys(errors.forward.visible, keys) @ size,
+        early=_of_keys(errors.early, keys) @ size,
+        entered=dS_size.sum(-1, keepdims=True),
+        n=_of_keys(errors.forward.visible, keys).sum(axis=-1)[..., None],
     )
 
 
-def _value_sums(b: ScoreGradientError, keys: Keys) -> ValueSums:
+def _value_sums(errors: ScoreGradientError, keys: Keys) -> ValueSums:
     """Return the sums that the bound of dv_j = sum_i c_ij P_ij dO_i is made of."""
-    c, w, dropped = b.c, b.weights, b.x.dropped
-    factor_eta = factor_underflow(b.x, c, *weight_stages(c), "gradients")
-    size, given = cotangent_entering(b.near, b.g, c)
+    contract, weights, dropped = errors.contract, errors.weights, errors.forward.dropped
+    factor_eta = factor_underflow(errors.forward, contract, *weight_stages(contract), "gradients")
+    size, given = cotangent_entering(errors.near, errors.grad, contract)
     P1A, weight_eta = (
-        term("sums of weights that are raised", dropped(w.most), w.most),
-        dropped((w.eta + factor_eta) * b.x.visible),
+        term("sums of weights that are raised", dropped(weights.most), weights.most),
+        dropped((weights.eta + factor_eta) * errors.forward.visible),
     )
-    own = _of_keys(term("weights of dV that are raised", dropped(w.change), w.change), keys) @ size
+    own = _of_keys(term("weights of dV that are raised", dropped(weights.change), weights.change), keys) @ size
     if given is not None:
-        own = own + term("errors of cotangents in dv", _of_keys(dropped(b.x.P), keys) @ given)
+        own = own + term("errors of cotangents in dv", _of_keys(dropped(errors.forward.P), keys) @ given)
     return ValueSums(
         own=own,
         total=_of_keys(P1A, keys) @ size,
         eta=_of_keys(weight_eta, keys) @ size,
         entered=_of_keys(P1A + weight_eta, keys).sum(axis=-1)[..., None],
-        n=_of_keys(b.x.visible, keys).sum(axis=-1)[..., None],
+        n=_of_keys(errors.forward.visible, keys).sum(axis=-1)[..., None],
     )
 
 
 @np.errstate(all="ignore")
-def bias_sums(b: ScoreGradientError) -> BiasSums:
-    """Return the share of the rows of ``b`` in a bias's gradient; along axes that it has, each row stands alone."""
-    axes = b.x.problem.broadcast_axes("bias")
+def bias_sums(errors: ScoreGradientError) -> BiasSums:
+    """Return the share of the rows of ``errors`` in a bias's gradient; along axes it has, each row stands alone."""
+    axes = errors.forward.problem.broadcast_axes("bias")
     return BiasSums(
-        value=b.g.gradients["dbias"],
-        own=b.dA.sum(axis=axes, keepdims=True),
-        total=(np.abs(b.g.dA) + b.dA).sum(axis=axes, keepdims=True),
-        n=b.x.visible.sum(axis=axes, keepdims=True),
+        value=errors.grad.gradients["dbias"],
+        own=errors.E_dA.sum(axis=axes, keepdims=True),
+        total=(np.abs(errors.grad.dA) + errors.E_dA).sum(axis=axes, keepdims=True),
+        n=errors.forward.visible.sum(axis=axes, keepdims=True),
     )
 
 

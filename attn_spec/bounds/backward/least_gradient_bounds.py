@@ -26,24 +26,24 @@ from attn_spec.bounds.forward.least_bounds import DEFLATION
 from attn_spec.bounds.intermediates import Intermediates
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.products import probability_cast
-from attn_spec.contract.roundoff import growth
+from attn_spec.contract.roundoff import gamma
 
 
 @np.errstate(all="ignore")
 def least_gradient_error(
-    x: Intermediates, c: ResolvedContract, name: str, *, n: np.ndarray, value: np.ndarray, size: np.ndarray
+    forward: Intermediates, contract: ResolvedContract, name: str, *, n: np.ndarray, value: np.ndarray, size: np.ndarray
 ) -> np.ndarray:
     """At most what :func:`gradient_bounds.gradient_bound` allows "dq", "dk" or "dv", [.., rows, D].
 
     ``n`` [.., rows, 1] counts the terms of each sum, whose sizes add up to ``size`` at least; the gradient has a size
-    of ``value`` at least. ``x`` is any row of a problem with a plain score; no value is taken from it.
+    of ``value`` at least. ``forward`` is any row of a problem with a plain score; no value is taken from it.
     """
     if name == "dv":
-        sigma, r, G = 1.0, math.expm1(-math.log1p(-probability_cast(c).u)), value_growth(x, c, n)
+        sigma, r, G = 1.0, math.expm1(-math.log1p(-probability_cast(contract).u)), value_growth(forward, contract, n)
     else:
-        cast = c.stages.score_gradients.of(c.stages.stored_scores.format)
-        stored = c.stages.stored_scores.of(c.stages.score_accumulation.format)
-        sigma, r = abs(x.problem.scale_value), growth((cast.u, 1), (stored.u, 1))
-        G = product_growth(x, c, n)
-    out = last_cast(c, x.problem.dtype_of(name[1:], c.gradients))
+        cast = contract.stages.score_gradients.of(contract.stages.stored_scores.format)
+        stored = contract.stages.stored_scores.of(contract.stages.score_accumulation.format)
+        sigma, r = abs(forward.problem.scale_value), gamma((cast.u, 1), (stored.u, 1))
+        G = product_growth(forward, contract, n)
+    out = last_cast(contract, forward.problem.dtype_of(name[1:], contract.gradients))
     return (sigma * (r + G * (1 + r)) * size + out.u * value + out.eta) * DEFLATION

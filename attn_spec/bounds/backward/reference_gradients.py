@@ -41,8 +41,14 @@ from attn_spec.bounds.forward.weight_bounds import log_weight_error, reference_r
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates
 from attn_spec.bounds.operand_bounds import value_format, value_sizes
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.contract.products import casts_row_sum, entry, probability_cast, sum_underflow, terms
-from attn_spec.contract.roundoff import growth
+from attn_spec.contract.products import (
+    casts_row_sum,
+    number_of_products,
+    probability_cast,
+    rounding_on_entry,
+    sum_underflow,
+)
+from attn_spec.contract.roundoff import gamma
 from attn_spec.contract.terms import count, stands, term, times
 
 
@@ -50,13 +56,13 @@ from attn_spec.contract.terms import count, stands, term, times
 class _Row:
     """Values and error bounds of dP and D that the theorems below use; arrays are [.., Sq, Sk] or [.., Sq, 1]."""
 
-    x: Intermediates
-    c: ResolvedContract
-    w: WeightError
+    forward: Intermediates
+    contract: ResolvedContract
+    forward_weights: WeightError
     #: The error of dP, and what dP and D less dL are at most.
-    edP: np.ndarray
-    dP: np.ndarray
-    D: np.ndarray
+    E_dP: np.ndarray
+    dP_size: np.ndarray
+    D_size: np.ndarray
     #: sum_c |dO_c|, sum_c |dO_c v_c|, which dropout has changed, and the last roundings of o in sum_c dO_c o_c.
     dO: np.ndarray
     of_v: np.ndarray
@@ -68,29 +74,31 @@ class _Row:
     @property
     def in_parts(self) -> bool:
         """Return whether the contract divides parts of a row by row sums of their own."""
-        return self.c.lse_merges > 0 or self.c.normalize == "every_tile"
+        return self.contract.lse_merges > 0 or self.contract.normalize == "every_tile"
 
     @property
     def own(self) -> np.ndarray:
         """The error of dP, with that of the cast of a weight that multiplies it."""
-        return term("errors of dP that are left of a reference", self.edP) + term(
-            "casts of weights that are left of a reference", probability_cast(self.c).u * self.dP
+        return term("errors of dP that are left of a reference", self.E_dP) + term(
+            "casts of weights that are left of a reference", probability_cast(self.contract).u * self.dP_size
         )
 
     @property
     def divided(self) -> np.ndarray:
         """Bound the error that dividing an output by its row sum leaves in sum_c dO_c o_c, for one key."""
-        softmax = self.c.stages.softmax
-        narrowing = softmax.of(self.c.stages.output_accumulation.format)
-        of_tiles = term("roundings of the divisions of each tile", 3 * renormalizations(self.x, self.c))
-        relative = growth(
+        softmax = self.contract.stages.softmax
+        narrowing = softmax.of(self.contract.stages.output_accumulation.format)
+        of_tiles = term("roundings of the divisions of each tile", 3 * renormalizations(self.forward, self.contract))
+        relative = gamma(
             (softmax.u, count("roundings where a part is divided", 4) + of_tiles),
             (narrowing.u, count("the accumulator of a part narrowed to the softmax's format", 1)),
         )
         tiny = (
             term("underflow of a quotient of a part", 3 * softmax.eta)
             + term("underflow of factors of dropout in a part", self.lost)
-            + term("underflow of the narrowed accumulator of a part", divided(self.x, self.c) * narrowing.eta)
+            + term(
+                "underflow of the narrowed accumulator of a part", divided(self.forward, self.contract) * narrowing.eta
+            )
         )
         return term("roundings of the division of a part", relative * self.of_v) + term(
             "underflow of the division of a part", tiny * self.dO
@@ -99,68 +107,74 @@ class _Row:
     @property
     def lost(self) -> float:
         """Bound the underflow where a factor of dropout multiplies a weight."""
-        return factor_underflow(self.x, self.c, *weight_stages(self.c))
+        return factor_underflow(self.forward, self.contract, *weight_stages(self.contract))
 
     def summed(self, n: np.ndarray | float) -> np.ndarray:
         """Roundings of a sum of n products of scores' formats."""
-        stored = self.c.stages.stored_scores.of(self.c.stages.score_accumulation.format)
-        return growth(
-            (self.c.stages.score_accumulation.u, term("sums that are left of a reference", n)),
+        stored = self.contract.stages.stored_scores.of(self.contract.stages.score_accumulation.format)
+        return gamma(
+            (self.contract.stages.score_accumulation.u, term("sums that are left of a reference", n)),
             (stored.u, count("stores that are left of a reference", 2)),
         )
 
 
 @np.errstate(all="ignore")
 def left_of_references(
-    x: Intermediates,
-    g: GradientIntermediates,
-    c: ResolvedContract,
-    w: WeightError,
-    e: OutputTerms,
+    forward: Intermediates,
+    grad: GradientIntermediates,
+    contract: ResolvedContract,
+    forward_weights: WeightError,
+    of_output: OutputTerms,
     *,
     most: np.ndarray,
-    edP: np.ndarray,
-    eD: np.ndarray,
+    E_dP: np.ndarray,
+    E_D: np.ndarray,
 ) -> np.ndarray:
     """Bound what is left of the gradients of references and of log-sum-exps of parts, in dA of each key, [.., Sq, Sk].
 
-    ``x`` leaves far keys out; ``e`` are the terms of the output's error, ``most`` is the largest that each weight may
-    be, ``edP`` and ``eD`` are the errors of dP and of D less dL.
+    ``forward`` leaves far keys out; ``of_output`` are the terms of the output's error, ``most`` is the largest that
+    each weight may be, ``E_dP`` and ``E_D`` are the errors of dP and of D less dL.
     """
-    dO = term("errors of dO in what is left of references", cotangent_entering(x, g, c)[0], np.abs(g.cotangent))
-    dL = 0.0 if g.lse_cotangent is None else np.abs(g.lse_cotangent)[..., None]
+    dO = term(
+        "errors of dO in what is left of references",
+        cotangent_entering(forward, grad, contract)[0],
+        np.abs(grad.cotangent),
+    )
+    dL = 0.0 if grad.lse_cotangent is None else np.abs(grad.lse_cotangent)[..., None]
     row = _Row(
-        x=x,
-        c=c,
-        w=w,
-        edP=edP,
-        dP=np.where(x.visible, np.abs(g.dP) + term("errors of dP in what is left of references", edP), 0.0),
-        D=np.abs(g.D)
-        + term("errors of delta in what is left of references", eD)
+        forward=forward,
+        contract=contract,
+        forward_weights=forward_weights,
+        E_dP=E_dP,
+        dP_size=np.where(
+            forward.visible, np.abs(grad.dP) + term("errors of dP in what is left of references", E_dP), 0.0
+        ),
+        D_size=np.abs(grad.D)
+        + term("errors of delta in what is left of references", E_D)
         + term("dL in what is left of a reference", dL),
         dO=dO.sum(-1, keepdims=True),
-        of_v=x.dropped(dO @ value_sizes(x, c).swapaxes(-1, -2)),
+        of_v=forward.dropped(dO @ value_sizes(forward, contract).swapaxes(-1, -2)),
         last=(
             dO
             * (
-                term("roundings of an output that are left of a reference", e.finish * np.abs(x.O))
-                + term("underflow of an output that is left of a reference", e.tiny)
+                term("roundings of an output that are left of a reference", of_output.finish * np.abs(forward.O))
+                + term("underflow of an output that is left of a reference", of_output.tiny)
             )
         ).sum(-1, keepdims=True),
-        moved=numerator_growth(x, c, w, casts=0),
-        C=e.C,
+        moved=numerator_growth(forward, contract, forward_weights, casts=0),
+        C=of_output.C,
     )
     left = np.zeros(())
-    if c.reference == "maximum":
+    if contract.reference == "maximum":
         of_key = most * term("what a key leaves of a reference", _in_run(row))
         of_key = np.where(
-            x.visible, of_key + term("underflow that is left of a reference", _underflow_in_run(row)), 0.0
+            forward.visible, of_key + term("underflow that is left of a reference", _underflow_in_run(row)), 0.0
         )
-        left = _over_runs(x, c, of_key) if stands("all keys of a run") else of_key
+        left = _over_runs(forward, contract, of_key) if stands("all keys of a run") else of_key
     if row.in_parts:
         left = left + term(
             "what is left of log-sum-exps of parts",
-            most * np.where(x.visible, _in_part(row), 0.0).max(axis=-1, keepdims=True, initial=0.0),
+            most * np.where(forward.visible, _in_part(row), 0.0).max(axis=-1, keepdims=True, initial=0.0),
         )
     again = row.summed(1)  # it is added to the gradient of a score
     return times("roundings of what is left of references", 1 + again) * left + term(
@@ -168,15 +182,15 @@ def left_of_references(
         again
         * most
         * (
-            term("adding what is left of references to that of dP", row.dP)
-            + term("adding what is left of references to that of delta", row.D)
+            term("adding what is left of references to that of dP", row.dP_size)
+            + term("adding what is left of references to that of delta", row.D_size)
         ),
     )
 
 
 def _in_run(row: _Row) -> np.ndarray:
     """Bound the share of a key in what is left of a maximum's gradient, divided by the key's weight."""
-    x, c = row.x, row.c
+    forward, contract = row.forward, row.contract
     each = (
         row.own
         + term(
@@ -184,38 +198,44 @@ def _in_run(row: _Row) -> np.ndarray:
             (
                 term(
                     "roundings of D / l that are left of a reference",
-                    growth(
-                        *term("the division of D by l that is left of a reference", division(x, c), ()),
-                        *term("1 / (1 - p) at the end in what is left of references", late_roundings(x, c), ()),
+                    gamma(
+                        *term("the division of D by l that is left of a reference", division(forward, contract), ()),
+                        *term(
+                            "1 / (1 - p) at the end in what is left of references",
+                            late_roundings(forward, contract),
+                            (),
+                        ),
                     ),
                 )
                 + term("the row sum that is left of a reference", row.C)
             )
-            * row.D,
+            * row.D_size,
         )
-        + term("underflow of D / l that is left of a reference", division_underflow(x, c))
+        + term("underflow of D / l that is left of a reference", division_underflow(forward, contract))
     )
     each = each + term(
         "sums of gradients that are left of a reference",
         row.summed(
-            term("keys in sums that are left of a reference", x.keys)
+            term("keys in sums that are left of a reference", forward.keys)
             + count("more roundings of sums that are left of references", 4)
         )
         * (
-            term("dP in sums that are left of a reference", row.dP)
-            + term("delta in sums that are left of a reference", row.D)
+            term("dP in sums that are left of a reference", row.dP_size)
+            + term("delta in sums that are left of a reference", row.D_size)
         ),
     )
-    if casts_row_sum(c) or c.score_gradients_of == "cast":
-        each = each + term("casts of weights in a row sum that are left of a reference", probability_cast(c).u * row.D)
-    if c.delta == "probabilities":
+    if casts_row_sum(contract) or contract.score_gradients_of == "cast":
+        each = each + term(
+            "casts of weights in a row sum that are left of a reference", probability_cast(contract).u * row.D_size
+        )
+    if contract.delta == "probabilities":
         return each + term(
             "delta's sum over keys in what is left of references",
             row.summed(
-                term("keys in delta's sum that is left of references", x.keys)
+                term("keys in delta's sum that is left of references", forward.keys)
                 + count("more roundings of delta's sum over keys that are left of references", 2)
             )
-            * row.dP,
+            * row.dP_size,
         )
     apart = (
         times("sums of weighted values that are left of a reference", 1 + row.moved)
@@ -223,7 +243,7 @@ def _in_run(row: _Row) -> np.ndarray:
             "delta's sum that is left of a reference",
             1
             + row.summed(
-                term("columns in delta's sum that are left of a reference", x.v.shape[-1])
+                term("columns in delta's sum that are left of a reference", forward.v.shape[-1])
                 + count("more roundings of delta's sum that are left of references", 2)
             ),
         )
@@ -239,9 +259,12 @@ def _in_run(row: _Row) -> np.ndarray:
     )
     return each + term(
         "underflow on entry that is left of a reference",
-        times("underflow on entry that is left of a reference, raised", x.largest_factor)
+        times("underflow on entry that is left of a reference, raised", forward.largest_factor)
         * (
-            term("underflow of values on entry that is left of a reference", entry(c, value_format(x, c)).eta)
+            term(
+                "underflow of values on entry that is left of a reference",
+                rounding_on_entry(contract, value_format(forward, contract)).eta,
+            )
             + term("underflow of factors of dropout that is left of references", row.lost)
         )
         * row.dO,
@@ -250,22 +273,26 @@ def _in_run(row: _Row) -> np.ndarray:
 
 def _underflow_in_run(row: _Row) -> np.ndarray:
     """Bound a key's share of underflow in that gradient: before the division by l, and where it is stored."""
-    x, c = row.x, row.c
-    work, stored, softmax = c.stages.score_accumulation.eta, c.stages.stored_scores.eta, c.stages.softmax.eta
-    rescalings = row.w.R.max(axis=-1, keepdims=True, initial=0.0)
+    forward, contract = row.forward, row.contract
+    work, stored, softmax = (
+        contract.stages.score_accumulation.eta,
+        contract.stages.stored_scores.eta,
+        contract.stages.softmax.eta,
+    )
+    rescalings = row.forward_weights.R.max(axis=-1, keepdims=True, initial=0.0)
     steps = count("several underflows of a weighted value that are left of references", 4) * (
         1
         + term("rescalings that underflow in what is left of references", rescalings)
-        + term("divisions that underflow in what is left of references", renormalizations(x, c))
+        + term("divisions that underflow in what is left of references", renormalizations(forward, contract))
     )
     of_sums = (
-        terms(c, steps)
-        * sum_underflow(c, "output_accumulation")
-        * times("underflow of weighted values that is left of a reference, raised", x.largest_factor)
+        number_of_products(contract, steps)
+        * sum_underflow(contract, "output_accumulation")
+        * times("underflow of weighted values that is left of a reference, raised", forward.largest_factor)
         * row.dO
     )
     of_weights = term(
-        "underflow of casts of weights that is left of a reference", _cast_underflow(row) * row.dP
+        "underflow of casts of weights that is left of a reference", _cast_underflow(row) * row.dP_size
     ) + term(
         "weights that underflow in what is left of references",
         (
@@ -277,73 +304,79 @@ def _underflow_in_run(row: _Row) -> np.ndarray:
     small = (
         term(
             "underflow of delta's sum that is left of references",
-            count("underflows of delta's sum that are left of references", 2) * x.v.shape[-1] * work,
+            count("underflows of delta's sum that are left of references", 2) * forward.v.shape[-1] * work,
         )
         + term(
             "underflow of dA that is left of references",
-            count("several underflows of dA that are left of references", 4) * largest_weight(x, c) * work,
+            count("several underflows of dA that are left of references", 4) * largest_weight(forward, contract) * work,
         )
         + term(
             "underflow of stored gradients that is left of a reference",
             count("underflows of a stored gradient that are left of references", 2) * stored,
         )
     )
-    return row.w.inverse_sum * (
+    return row.forward_weights.inverse_sum * (
         term("underflow of weights that is left of a reference", of_weights)
         + term("underflow of weighted values that is left of a reference", of_sums)
     ) + term(
         "underflow of gradients that is left of a reference",
-        times("underflow of gradients that is left of a reference, raised", x.largest_factor) * small,
+        times("underflow of gradients that is left of a reference, raised", forward.largest_factor) * small,
     )
 
 
 def _in_part(row: _Row) -> np.ndarray:
     """Bound the distance of dO o_t from D_t where the part t is one key alone."""
-    x, c = row.x, row.c
+    forward, contract = row.forward, row.contract
     merged = (
-        times("merges of a part", 1 + merged_growth(x, c))
-        * times("the sum of delta of a part", 1 + row.summed(x.v.shape[-1] + 2))
+        times("merges of a part", 1 + merged_growth(forward, contract))
+        * times("the sum of delta of a part", 1 + row.summed(forward.v.shape[-1] + 2))
         - 1
     )
-    waits = 4 * c.lse_merges * (c.stages.softmax.eta + c.stages.partial_outputs.eta)
+    waits = 4 * contract.lse_merges * (contract.stages.softmax.eta + contract.stages.partial_outputs.eta)
     stored = (
         term("merges of a part in its value", merged * row.of_v)
         + term("divisions of a part in its value", (1 + merged) * row.divided)
-        + term("underflow of merges of a part", waits * x.largest_factor * row.dO)
+        + term("underflow of merges of a part", waits * forward.largest_factor * row.dO)
     )
-    if c.delta == "output":
+    if contract.delta == "output":
         return stored
-    lost = row.lost + sum_underflow(c, "output_accumulation") * x.largest_factor
-    lost = term("underflow of sums in a part", 4 * terms(c, x.keys) * lost * row.dO) + term(
-        "underflow of casts in a part", (_cast_underflow(row) * row.dP).sum(-1, keepdims=True)
+    lost = row.lost + sum_underflow(contract, "output_accumulation") * forward.largest_factor
+    lost = term("underflow of sums in a part", 4 * number_of_products(contract, forward.keys) * lost * row.dO) + term(
+        "underflow of casts in a part", (_cast_underflow(row) * row.dP_size).sum(-1, keepdims=True)
     )
     moved = term("roundings of weighted values of a part", row.moved * (row.of_v + stored)) + term(
-        "underflow on entry in a part", (entry(c, value_format(x, c)).eta + row.lost) * row.dO
+        "underflow on entry in a part",
+        (rounding_on_entry(contract, value_format(forward, contract)).eta + row.lost) * row.dO,
     )
     return (
         term("what is stored of a part", stored)
         + term("errors of dP in a part", row.own)
-        + term("sums of delta over keys of a part", row.summed(x.keys + 2) * row.dP)
+        + term("sums of delta over keys of a part", row.summed(forward.keys + 2) * row.dP_size)
         + term("roundings of the numerator of a part", moved)
-        + term("underflow of a part", divided(x, c) * lost)
+        + term("underflow of a part", divided(forward, contract) * lost)
     )
 
 
 def _cast_underflow(row: _Row) -> np.ndarray:
     """Bound the loss to underflow in the cast of a weight, [.., Sq, Sk]: 0 for one that is surely a normal number."""
-    x, c = row.x, row.c
-    delta = log_weight_error(x, c).delta
-    smallest = max(form.smallest_normal for form in c.formats("probabilities", "multiplicands"))
-    highest = x.M + c.reference_distance + reference_rounding(x, c) + delta.max(axis=-1, keepdims=True, initial=0.0)
+    forward, contract = row.forward, row.contract
+    delta = log_weight_error(forward, contract).delta
+    smallest = max(form.smallest_normal for form in contract.formats("probabilities", "multiplicands"))
+    highest = (
+        forward.M
+        + contract.reference_distance
+        + reference_rounding(forward, contract)
+        + delta.max(axis=-1, keepdims=True, initial=0.0)
+    )
     normal = highest + math.log(smallest) + term("a cast that may underflow by errors of the row's maximum", 1.0)
-    return np.where(x.s - delta < normal, term("a cast that underflows", probability_cast(c).eta), 0.0)
+    return np.where(forward.s - delta < normal, term("a cast that underflows", probability_cast(contract).eta), 0.0)
 
 
-def _over_runs(x: Intermediates, c: ResolvedContract, terms: np.ndarray) -> np.ndarray:
+def _over_runs(forward: Intermediates, contract: ResolvedContract, terms: np.ndarray) -> np.ndarray:
     """The sum of ``terms`` [.., n] over the longest run around each key of keys whose scores may be below its own."""
-    delta = log_weight_error(x, c).delta
-    low = np.where(x.visible, x.s - term("keys of a run that may be below the largest", delta), -np.inf)
-    high = np.where(x.visible, x.s + term("the largest key of a run that may be above it", delta), -np.inf)
+    delta = log_weight_error(forward, contract).delta
+    low = np.where(forward.visible, forward.s - term("keys of a run that may be below the largest", delta), -np.inf)
+    high = np.where(forward.visible, forward.s + term("the largest key of a run that may be above it", delta), -np.inf)
     before, after = reach(low, high), reach(low[..., ::-1], high[..., ::-1])[..., ::-1]
     sums = np.cumsum(np.concatenate([np.zeros((*terms.shape[:-1], 1)), terms], axis=-1), axis=-1)
     at = np.arange(terms.shape[-1])
@@ -351,7 +384,7 @@ def _over_runs(x: Intermediates, c: ResolvedContract, terms: np.ndarray) -> np.n
     first = at - term("keys before the largest of a run", before)
     found = np.take_along_axis(sums, last + 1, axis=-1) - np.take_along_axis(sums, first, axis=-1)
     return np.where(
-        x.visible,
+        forward.visible,
         term("a run is no less than its key", np.maximum(found, terms), found)
         + term("the evaluation of the sum over a run", 2.0**-44 * sums[..., -1:]),
         0.0,

@@ -19,169 +19,190 @@ from attn_spec.bounds.operand_bounds import product_of_operands_error, value_for
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.products import (
     Factors,
-    entry,
-    left_out,
+    number_of_products,
+    rounding_on_entry,
+    roundings_of_sum,
+    skipped_pieces,
     sum_underflow,
-    sums,
-    terms,
 )
-from attn_spec.contract.roundoff import growth
+from attn_spec.contract.roundoff import gamma
 from attn_spec.contract.stages import Rounding, contains
 from attn_spec.contract.terms import count, standing, term, times
 from attn_spec.numbers.formats import DTYPES, Format
 
 
-def divides_cotangent(c: ResolvedContract) -> bool:
+def divides_cotangent(contract: ResolvedContract) -> bool:
     """Return whether products read dO / l in the format of dP, as a framework that differentiates makes them.
 
     It keeps dP in the format of the weights that met v, which is told by a narrow dP, or where these weights are
     stored. tf32 is no format that weights are stored in.
     """
-    if c.normalize not in ("after_product", "every_tile"):
+    if contract.normalize not in ("after_product", "every_tile"):
         return False
-    dP = c.stages.weight_gradients.format
-    in_one = c.probabilities not in DTYPES or contains(c.stages.probabilities.format, dP)
-    return not contains(dP, c.stages.gradient_accumulation.format) or (c.backward_weights == "stored" and in_one)
+    dP = contract.stages.weight_gradients.format
+    in_one = contract.probabilities not in DTYPES or contains(contract.stages.probabilities.format, dP)
+    return not contains(dP, contract.stages.gradient_accumulation.format) or (
+        contract.backward_weights == "stored" and in_one
+    )
 
 
-def cotangent_format(c: ResolvedContract) -> Format:
+def cotangent_format(contract: ResolvedContract) -> Format:
     """The format in which dO, or dO / l, comes to its products."""
-    return (c.stages.weight_gradients if divides_cotangent(c) else c.stages.output).format
+    return (contract.stages.weight_gradients if divides_cotangent(contract) else contract.stages.output).format
 
 
-def cotangent_entry(c: ResolvedContract) -> Rounding:
+def cotangent_entry(contract: ResolvedContract) -> Rounding:
     """Rounding of that on entry; what underflows in dO / l there is told by :func:`cotangent_entering`."""
-    found = entry(c, cotangent_format(c))
-    return replace(found, eta=0.0) if divides_cotangent(c) else found
+    found = rounding_on_entry(contract, cotangent_format(contract))
+    return replace(found, eta=0.0) if divides_cotangent(contract) else found
 
 
 @np.errstate(all="ignore")
-def division(x: Intermediates, c: ResolvedContract) -> Factors:
+def division(forward: Intermediates, contract: ResolvedContract) -> Factors:
     """Roundings of dO / l, or of D / l, before its cast: of l, the quotient, rescale factors and weights of merges."""
-    if not divides_cotangent(c):
+    if not divides_cotangent(contract):
         return ()
-    R = log_weight_error(x, c).R.max(axis=-1, keepdims=True, initial=0.0)
+    R = log_weight_error(forward, contract).R.max(axis=-1, keepdims=True, initial=0.0)
     return (
         (
-            c.stages.softmax.u,
+            contract.stages.softmax.u,
             count("roundings of the quotient dO / l", 2)
             + term("rescale factors in dO / l", R)
-            + term("merges in dO / l", 4 * c.lse_merges),
+            + term("merges in dO / l", 4 * contract.lse_merges),
         ),
     )
 
 
 @np.errstate(all="ignore")
 def cotangent_entering(
-    x: Intermediates, g: GradientIntermediates, c: ResolvedContract
+    forward: Intermediates, grad: GradientIntermediates, contract: ResolvedContract
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """|dO| of a head where it meets v and the weights, [.., Sq, Dv], at most, and its error there; None: it has none.
 
-    ``x`` leaves far keys out. What underflows in dO / l is multiplied by weights that are l times as large.
+    ``forward`` leaves far keys out. What underflows in dO / l is multiplied by weights that are l times as large.
     """
-    size, error = np.abs(g.cotangent), g.cotangent_error
+    size, error = np.abs(grad.cotangent), grad.cotangent_error
     if error is not None:
         size = size + term("errors of cotangents in their sizes", error)
-    if divides_cotangent(c):
-        cast, enters = c.stages.weight_gradients.of(c.stages.softmax.format), entry(c, cotangent_format(c))
-        lost = term("underflow of dO / l", division_underflow(x, c)) + _largest_row_sum(x, c) * (
-            term("underflow of the cast of dO / l", cast.eta) + term("underflow of dO / l on entry", enters.eta)
+    if divides_cotangent(contract):
+        cast, enters = (
+            contract.stages.weight_gradients.of(contract.stages.softmax.format),
+            rounding_on_entry(contract, cotangent_format(contract)),
         )
+        lost = term("underflow of dO / l", division_underflow(forward, contract)) + _largest_row_sum(
+            forward, contract
+        ) * (term("underflow of the cast of dO / l", cast.eta) + term("underflow of dO / l on entry", enters.eta))
         own = (
-            growth(*term("roundings of dO / l", division(x, c), ()), (cast.u, count("the cast of dO / l", 1))) * size
+            gamma(
+                *term("roundings of dO / l", division(forward, contract), ()), (cast.u, count("the cast of dO / l", 1))
+            )
+            * size
             + lost
         )
         size, error = size + term("roundings of dO / l in its size", own), own if error is None else error + own
     return size, error
 
 
-def division_underflow(x: Intermediates, c: ResolvedContract) -> np.ndarray | float:
+def division_underflow(forward: Intermediates, contract: ResolvedContract) -> np.ndarray | float:
     """Return the underflow of dO / l, or of D / l, times l, [.., Sq, 1]."""
     return term(
         "underflow of D / l",
-        times("underflow of D / l, raised", x.largest_factor)
-        * times("what underflows in dO / l, times l", _largest_row_sum(x, c))
+        times("underflow of D / l, raised", forward.largest_factor)
+        * times("what underflows in dO / l, times l", _largest_row_sum(forward, contract))
         * count("underflows of dO / l", 2)
-        * c.stages.softmax.eta
-        if divides_cotangent(c)
+        * contract.stages.softmax.eta
+        if divides_cotangent(contract)
         else 0.0,
     )
 
 
-def _largest_row_sum(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def _largest_row_sum(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """The largest row sum, relative to the kernel's own reference, [.., Sq, 1]: no weight is above the largest."""
-    top = c.reference_distance + reference_rounding(x, c)
-    delta = log_weight_error(x, c).delta.max(axis=-1, keepdims=True, initial=0.0)
-    of_sum = np.where(np.isfinite(x.L), x.L - x.M, 0.0) + term("errors of scores in the largest row sum", 2 * delta)
+    top = contract.reference_distance + reference_rounding(forward, contract)
+    delta = log_weight_error(forward, contract).delta.max(axis=-1, keepdims=True, initial=0.0)
+    of_sum = np.where(np.isfinite(forward.L), forward.L - forward.M, 0.0) + term(
+        "errors of scores in the largest row sum", 2 * delta
+    )
     return (
         count("the factor 2 of the largest row sum", 2)
         * times(
             "what underflows in dO / l meets weights that are l times as large",
-            np.minimum(x.keys, np.exp(np.minimum(of_sum, 700.0))),
+            np.minimum(forward.keys, np.exp(np.minimum(of_sum, 700.0))),
         )
         * times("the reference in the largest row sum", np.exp(top))
     )
 
 
-def largest_quotient(x: Intermediates, c: ResolvedContract) -> np.ndarray | float:
+def largest_quotient(forward: Intermediates, contract: ResolvedContract) -> np.ndarray | float:
     """1 / l at most, [.., Sq, 1]: l is at least its largest term. 1 where the products have dO itself."""
-    return largest_weight(x, c) if divides_cotangent(c) else 1.0
+    return largest_weight(forward, contract) if divides_cotangent(contract) else 1.0
 
 
-def largest_weight(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def largest_weight(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """The largest weight before it is divided by l, [.., Sq, 1]."""
-    above = np.exp(c.reference_distance + reference_rounding(x, c) + 2 * exponential_error(c))
+    above = np.exp(
+        contract.reference_distance + reference_rounding(forward, contract) + 2 * exponential_error(contract)
+    )
     return times("a weight that is above its row sum", above)
 
 
 @np.errstate(all="ignore")
 def weight_gradient_error(
-    x: Intermediates, near: Intermediates, g: GradientIntermediates, c: ResolvedContract
+    forward: Intermediates, near: Intermediates, grad: GradientIntermediates, contract: ResolvedContract
 ) -> np.ndarray:
     """Error of dP = c dO v^T, [.., Sq, Sk]; ``near`` leaves far keys out."""
-    form, Dv = term("the format of values in dP", value_format(x, c), c.stages.multiplicands.format), x.v.shape[-1]
-    of_g, of_v = cotangent_entry(c), entry(c, form)
-    stored = c.stages.weight_gradients.of(c.stages.gradient_accumulation.format)
-    size_g, given_g = cotangent_entering(near, g, c)
-    size_v = term("errors of values in their sizes in dP", value_sizes(x, c), x.v_size)
+    form, Dv = (
+        term("the format of values in dP", value_format(forward, contract), contract.stages.multiplicands.format),
+        forward.v.shape[-1],
+    )
+    of_g, of_v = cotangent_entry(contract), rounding_on_entry(contract, form)
+    stored = contract.stages.weight_gradients.of(contract.stages.gradient_accumulation.format)
+    size_g, given_g = cotangent_entering(near, grad, contract)
+    size_v = term("errors of values in their sizes in dP", value_sizes(forward, contract), forward.v_size)
     stages = standing(
         ("1 / (1 - p) of dP in the format of the softmax", "softmax"),
         ("1 / (1 - p) of dP in the format of stored scores", "stored_scores"),
         ("1 / (1 - p) in the format of dP", "weight_gradients"),
     )
-    factor = factor_roundings(x, c, *stages)
+    factor = factor_roundings(forward, contract, *stages)
     roundings = (
-        *sums(c, "gradient_accumulation", Dv, blocks=math.ceil(Dv / c.matrix_block)),
+        *roundings_of_sum(contract, "gradient_accumulation", Dv, blocks=math.ceil(Dv / contract.matrix_block)),
         *term("the product of dP with 1 / (1 - p)", factor, ()),
     )
-    relative = growth(
+    relative = gamma(
         (of_g.u, count("entry of cotangents to dP", 1)),
         (of_v.u, count("entry of values to dP", 1)),
-        (left_out(c, cotangent_format(c), form), count("pieces left out of dP", 1)),
+        (skipped_pieces(contract, cotangent_format(contract), form), count("pieces left out of dP", 1)),
         *term("sums of dP", roundings, ()),
     )
-    off_v = of_v.eta + term("underflow of values times 1 / (1 - p) in dP", factor_underflow(x, c, "softmax"))
+    off_v = of_v.eta + term(
+        "underflow of values times 1 / (1 - p) in dP", factor_underflow(forward, contract, "softmax")
+    )
     entering = term("cotangents that meet underflowing values", off_v * size_g.sum(-1)[..., :, None]) + term(
         "values that meet underflowing cotangents", of_g.eta * size_v.sum(-1)[..., None, :]
     )
-    raised = _largest_row_sum(near, c) if divides_cotangent(c) else 1.0
+    raised = _largest_row_sum(near, contract) if divides_cotangent(contract) else 1.0
     underflow = term(
         "underflow of dP's sums",
         count("underflow of both products and sums of dP", 2)
         * times("underflow of dP's sums times l", raised)
-        * terms(c, Dv)
-        * sum_underflow(c, "gradient_accumulation"),
+        * number_of_products(contract, Dv)
+        * sum_underflow(contract, "gradient_accumulation"),
     ) + term("underflow on entry to dP", entering)
     underflow = underflow + term("both factors of dP underflow", Dv * of_g.eta * off_v)
-    given = product_of_operands_error(x, g, c, given_g)
-    dP = x.dropped(
+    given = product_of_operands_error(forward, grad, contract, given_g)
+    E_dP = forward.dropped(
         term("errors of the factors of dP", given)
         + relative * (size_g @ size_v.swapaxes(-1, -2))
         + times("roundings make dP's underflow grow", 1 + relative) * underflow
     )
     lost = term(
         "underflow of storing dP, raised",
-        times("underflow of dP that is multiplied by l, raised", x.largest_factor)
+        times("underflow of dP that is multiplied by l, raised", forward.largest_factor)
         * times("underflow of dP that l multiplies", raised),
     ) + term("underflow of dP times 1 / (1 - p)", 1 if factor else 0)
-    return dP + term("storing dP", stored.u * (np.abs(g.dP) + dP)) + term("underflow of storing dP", stored.eta * lost)
+    return (
+        E_dP
+        + term("storing dP", stored.u * (np.abs(grad.dP) + E_dP))
+        + term("underflow of storing dP", stored.eta * lost)
+    )

@@ -15,7 +15,7 @@ from attn_spec.bounds.forward.domain import empty_rows_in_domain, in_domain, lse
 from attn_spec.bounds.forward.far_keys import without_far_keys
 from attn_spec.bounds.forward.output_bounds import output_error
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION, amplification, evaluation_alpha, lse_error, weight_error
-from attn_spec.bounds.intermediates import Intermediates, kept
+from attn_spec.bounds.intermediates import Intermediates, memoized
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.readings import readings_of
 from attn_spec.problem.handled import check_handled
@@ -48,55 +48,57 @@ class ForwardBound:
 
 @np.errstate(all="ignore")
 def forward_bound(
-    x: Intermediates,
+    forward: Intermediates,
     contract: ResolvedContract,
     o: np.ndarray | None = None,
     slack: np.ndarray | float = 0.0,
     projection: np.ndarray | None = None,
 ) -> ForwardBound:
-    """The bound under a resolved contract. The true output lies in ``o`` +- ``slack`` (default: x.O, exact).
+    """The bound under a resolved contract. The true output lies in ``o`` +- ``slack`` (default: forward.O, exact).
 
     ``projection`` [B, Hq, C, Dv] is one of outputs that are not known by themselves.
     """
-    check_handled(x.problem, HANDLES, "the bound of attention")
-    o = x.O if o is None else o
+    check_handled(forward.problem, HANDLES, "the bound of attention")
+    o = forward.O if o is None else o
     slack = np.broadcast_to(np.asarray(slack, dtype=np.float64), o.shape)
-    near = [(without_far_keys(x, c), c) for c in readings_of(contract, x.problem)]
-    weights = [(y, c, weight_error(y, c)) for y, c in near]
-    output = np.maximum.reduce([output_error(y, c, w, o, slack) for y, c, w in weights])
-    lse = np.maximum.reduce([lse_error(y, c, w) for y, c, w in weights])
-    looked_at = {id(y): y for y, _ in near}.values()
-    inside = np.logical_and.reduce([in_domain(y, contract, output) for y in looked_at])
-    held = np.logical_and.reduce([lse_fits(y, contract, lse) for y in looked_at])
+    by_reading = [(without_far_keys(forward, reading), reading) for reading in readings_of(contract, forward.problem)]
+    weighed = [(near, reading, weight_error(near, reading)) for near, reading in by_reading]
+    output = np.maximum.reduce([output_error(near, reading, weights, o, slack) for near, reading, weights in weighed])
+    lse = np.maximum.reduce([lse_error(near, reading, weights) for near, reading, weights in weighed])
+    looked_at = {id(near): near for near, _ in by_reading}.values()
+    inside = np.logical_and.reduce([in_domain(near, contract, output) for near in looked_at])
+    held = np.logical_and.reduce([lse_fits(near, contract, lse) for near in looked_at])
     if contract.normalize == "by_lse" or contract.lse_merges:  # which make the output by log-sum-exps
         inside = inside & held
     projected = None
     if projection is not None:
-        projected = np.maximum.reduce([output_error(y, c, w, o, slack, W=projection) for y, c, w in weights])
+        projected = np.maximum.reduce(
+            [output_error(near, reading, weights, o, slack, W=projection) for near, reading, weights in weighed]
+        )
     return ForwardBound(
         {"output": output, "lse": lse},
         inside,
-        empty_rows_in_domain(x, contract),
+        empty_rows_in_domain(forward, contract),
         lse_domain=inside & held,
         projected=projected,
     )
 
 
-@kept
+@memoized
 @np.errstate(all="ignore")
-def exact_output_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
-    """:func:`output_error` about x.O itself, of a contract that leaves nothing open."""
-    return output_error(x, c, weight_error(x, c), x.O, np.zeros(x.O.shape))
+def exact_output_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
+    """:func:`output_error` about forward.O itself, of a contract that leaves nothing open."""
+    return output_error(forward, contract, weight_error(forward, contract), forward.O, np.zeros(forward.O.shape))
 
 
-@kept
+@memoized
 @np.errstate(all="ignore")
-def evaluation_error(x: Intermediates) -> ForwardBound:
+def evaluation_error(forward: Intermediates) -> ForwardBound:
     """Error of the float64 intermediates themselves: the same theorems under the float64 contract.
 
     The formula is given the computed o for the true one, see :func:`amplification`.
     """
-    amplify = amplification(evaluation_alpha(without_far_keys(x, EVALUATION)))
-    bound = forward_bound(x, EVALUATION)
+    amplify = amplification(evaluation_alpha(without_far_keys(forward, EVALUATION)))
+    bound = forward_bound(forward, EVALUATION)
     output, lse = bound.allowed["output"] * amplify[..., None], bound.allowed["lse"] * amplify
     return replace(bound, allowed={"output": output, "lse": lse})

@@ -24,28 +24,28 @@ from attn_spec.contract.terms import count, standing, term
 _EXACT = 2.0**-3
 
 
-def weight_stages(c: ResolvedContract) -> tuple[str, ...]:
+def weight_stages(contract: ResolvedContract) -> tuple[str, ...]:
     """The stages in which weights, values or outputs may be multiplied."""
-    normalized = c.normalize == "before_product"
+    normalized = contract.normalize == "before_product"
     stored = standing(("products of probabilities that are normalized", "probabilities")) if normalized else ()
     return ("softmax", *stored)
 
 
-def factor_underflow(x: Intermediates, c: ResolvedContract, *stages: str) -> float:
+def factor_underflow(forward: Intermediates, contract: ResolvedContract, *stages: str) -> float:
     """Bound the loss to underflow of a product with 1 / (1 - p); 0 where it is not rounded."""
-    return max(c.stage(stage).eta for stage in stages) if factor_roundings(x, c, *stages) else 0.0
+    return max(contract.stage(stage).eta for stage in stages) if factor_roundings(forward, contract, *stages) else 0.0
 
 
-def factor_roundings(x: Intermediates, c: ResolvedContract, *stages: str) -> Factors:
+def factor_roundings(forward: Intermediates, contract: ResolvedContract, *stages: str) -> Factors:
     """Roundings of a product with 1 / (1 - p), of the coarsest of these stages; none where it is 1, 2, 4, ..
 
     p is rounded, which moves 1 - p by a share m = u p / (1 - p) of it, and the inverse of that by a factor of up to
     1 / (1 - m); then 1 - p, its inverse and the product are.
     """
-    kept = 1 - (x.problem.dropout_p or 0.0)
-    if x.c is None or (is_power_of(2, kept) and kept >= _EXACT):
+    kept = 1 - (forward.problem.dropout_p or 0.0)
+    if forward.c is None or (is_power_of(2, kept) and kept >= _EXACT):
         return ()
-    u = max(c.stage(stage).u for stage in stages)
+    u = max(contract.stage(stage).u for stage in stages)
     moved = u * (1 - kept) / kept
     return (
         (
@@ -57,11 +57,11 @@ def factor_roundings(x: Intermediates, c: ResolvedContract, *stages: str) -> Fac
     )
 
 
-def late_roundings(x: Intermediates, c: ResolvedContract) -> Factors:
+def late_roundings(forward: Intermediates, contract: ResolvedContract) -> Factors:
     """Roundings of D by 1 - p, or of finished gradients by 1 / (1 - p), where that is kept for the end."""
     return factor_roundings(
-        x,
-        c,
+        forward,
+        contract,
         *standing(
             ("the softmax's format at the end", "softmax"),
             ("the format of what is finished when it is raised", "score_accumulation"),
@@ -69,13 +69,16 @@ def late_roundings(x: Intermediates, c: ResolvedContract) -> Factors:
     )
 
 
-def factor_fits(x: Intermediates, c: ResolvedContract) -> bool:
+def factor_fits(forward: Intermediates, contract: ResolvedContract) -> bool:
     """Return whether 1 - p, its inverse and the inverse times any value are normal numbers wherever they are held.
 
     So must what is left of 1 - p be when p is rounded: at least half of it.
     """
-    kept, stages = 1 - (x.problem.dropout_p or 0.0), ("score_accumulation", "stored_scores", *weight_stages(c))
-    largest = max(value_sizes(x, c).max(initial=0.0), 1.0) / kept
-    smallest = 2 * max(form.smallest_normal for form in c.formats(*stages))
-    rounded = all(2 * c.stage(stage).u * (1 - kept) <= kept for stage in stages)
-    return x.c is None or (rounded and kept >= smallest and 2 * largest < c.largest(*stages))
+    kept, stages = (
+        1 - (forward.problem.dropout_p or 0.0),
+        ("score_accumulation", "stored_scores", *weight_stages(contract)),
+    )
+    largest = max(value_sizes(forward, contract).max(initial=0.0), 1.0) / kept
+    smallest = 2 * max(form.smallest_normal for form in contract.formats(*stages))
+    rounded = all(2 * contract.stage(stage).u * (1 - kept) <= kept for stage in stages)
+    return forward.c is None or (rounded and kept >= smallest and 2 * largest < contract.largest(*stages))

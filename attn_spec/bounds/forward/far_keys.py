@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from attn_spec.bounds.forward.score_bounds import row_shift, score_error
-from attn_spec.bounds.intermediates import Intermediates, kept
+from attn_spec.bounds.intermediates import Intermediates, memoized
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.terms import guard
 
@@ -26,24 +26,24 @@ from attn_spec.contract.terms import guard
 FARTHEST, NEGLIGIBLE = 700.0, -600.0
 
 
-def without_far_keys(x: Intermediates, c: ResolvedContract) -> Intermediates:
-    """Return the row sums, weights and outputs with far keys hidden; ``x`` itself where there are none."""
-    return _without_far_keys(x, c) or x
+def without_far_keys(forward: Intermediates, contract: ResolvedContract) -> Intermediates:
+    """Return the row sums, weights and outputs with far keys hidden; ``forward`` itself where there are none."""
+    return _without_far_keys(forward, contract) or forward
 
 
-# None for x itself: a kept result that holds x would keep it for ever.
-@kept
+# None for ``forward`` itself: a memoized result that holds it would keep it for ever.
+@memoized
 @np.errstate(all="ignore")
-def _without_far_keys(x: Intermediates, c: ResolvedContract) -> Intermediates | None:
-    if c.lse_merges:
+def _without_far_keys(forward: Intermediates, contract: ResolvedContract) -> Intermediates | None:
+    if contract.lse_merges:
         return None
-    delta = score_error(x, c)
-    if guard("products of base 2 that are rounded before their difference", c.base2, False):
-        sizes = np.where(x.visible, np.abs(x.s) + row_shift(x, c) + delta, 0.0)
-        delta = delta + 8 * c.stages.score_accumulation.u * sizes
-    low = np.where(x.visible, x.s - delta, -np.inf).max(axis=-1, keepdims=True, initial=-np.inf)
-    far = x.visible & (x.s + delta < low - FARTHEST)
+    delta = score_error(forward, contract)
+    if guard("products of base 2 that are rounded before their difference", contract.base2, False):
+        sizes = np.where(forward.visible, np.abs(forward.s) + row_shift(forward, contract) + delta, 0.0)
+        delta = delta + 8 * contract.stages.score_accumulation.u * sizes
+    low = np.where(forward.visible, forward.s - delta, -np.inf).max(axis=-1, keepdims=True, initial=-np.inf)
+    far = forward.visible & (forward.s + delta < low - FARTHEST)
     if not far.any():
         return None
-    near = {name: np.where(far, 0.0, getattr(x, name)) for name in ("scaled", "capped", "s")}
-    return replace(x, visible=x.visible & ~far, **near)
+    near = {name: np.where(far, 0.0, getattr(forward, name)) for name in ("scaled", "capped", "s")}
+    return replace(forward, visible=forward.visible & ~far, **near)

@@ -21,8 +21,8 @@ import numpy as np
 
 from attn_spec.bounds.forward.output_bounds import output_cast
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.contract.products import casts_row_sum, entry, output_sums, probability_cast
-from attn_spec.contract.roundoff import elementary_error, growth
+from attn_spec.contract.products import casts_row_sum, output_sums, probability_cast, rounding_on_entry
+from attn_spec.contract.roundoff import elementary_error, gamma
 from attn_spec.numbers.formats import FORMATS
 
 #: Covers the float64 evaluation of the part: it is rounded down by more.
@@ -31,27 +31,31 @@ DEFLATION = 1.0 - 2.0**-30
 
 @np.errstate(all="ignore")
 def least_output_error(
-    c: ResolvedContract, dtype: str, *, keys: np.ndarray, key_length: int, o: np.ndarray, size: np.ndarray
+    contract: ResolvedContract, dtype: str, *, keys: np.ndarray, key_length: int, o: np.ndarray, size: np.ndarray
 ) -> np.ndarray:
     """At most what :func:`output_bounds.output_error` allows, [.., Sq, Dv].
 
     ``keys`` [.., Sq, 1] counts the visible keys of each row, of ``key_length``; |true output| is at least ``o``, and
     sum P |v| at least ``size`` [.., Sq, Dv]. ``dtype`` is that of v.
     """
-    shared = casts_row_sum(c)
-    cast, enters, out = probability_cast(c).u, entry(c, FORMATS[dtype]).u, output_cast(c)
-    divisions = {"before_product": 2, "every_tile": 3 * c.tiles(key_length)}.get(c.normalize, 0)
-    divided = c.stages.softmax.u, divisions
-    B = growth((0.0 if shared else cast, 1), (enters, 1), divided, *output_sums(c, keys, key_length))
+    shared = casts_row_sum(contract)
+    cast, enters, out = (
+        probability_cast(contract).u,
+        rounding_on_entry(contract, FORMATS[dtype]).u,
+        output_cast(contract),
+    )
+    divisions = {"before_product": 2, "every_tile": 3 * contract.tiles(key_length)}.get(contract.normalize, 0)
+    divided = contract.stages.softmax.u, divisions
+    B = gamma((0.0 if shared else cast, 1), (enters, 1), divided, *output_sums(contract, keys, key_length))
     in_both = cast if shared else 0.0
     return (B * size + in_both * np.maximum(size - o, 0.0) + out.u * o + out.eta) * DEFLATION
 
 
 @np.errstate(all="ignore")
-def least_lse_error(c: ResolvedContract, *, keys: np.ndarray, lse: np.ndarray) -> np.ndarray:
+def least_lse_error(contract: ResolvedContract, *, keys: np.ndarray, lse: np.ndarray) -> np.ndarray:
     """At most what :func:`row_sum_bounds.lse_error` allows, for ``keys`` of each row and |true LSE| >= ``lse``."""
-    softmax, final = c.stages.softmax, c.stages.lse.of(c.stages.softmax.format)
-    added = np.minimum(np.maximum(keys - 1, 0), c.summation_depth or np.inf)
-    X = added * math.log1p(c.stages.row_sum.u)
-    X = X + elementary_error(c, "log_error")
-    return (X + growth((softmax.u, 2), (final.u, 1)) * lse + 3 * softmax.eta + final.eta) * DEFLATION
+    softmax, final = contract.stages.softmax, contract.stages.lse.of(contract.stages.softmax.format)
+    added = np.minimum(np.maximum(keys - 1, 0), contract.summation_depth or np.inf)
+    E_L = added * math.log1p(contract.stages.row_sum.u)
+    E_L = E_L + elementary_error(contract, "log_error")
+    return (E_L + gamma((softmax.u, 2), (final.u, 1)) * lse + 3 * softmax.eta + final.eta) * DEFLATION

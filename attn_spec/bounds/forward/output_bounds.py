@@ -35,14 +35,14 @@ from attn_spec.bounds.operand_bounds import value_format, value_sizes
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.products import (
     casts_row_sum,
-    entry,
-    left_out,
+    number_of_products,
     output_sums,
     probability_cast,
+    rounding_on_entry,
+    skipped_pieces,
     sum_underflow,
-    terms,
 )
-from attn_spec.contract.roundoff import growth
+from attn_spec.contract.roundoff import gamma
 from attn_spec.contract.stages import EXACT, Rounding
 from attn_spec.contract.terms import count, term, times
 
@@ -52,9 +52,9 @@ LINEAR_UP_TO = 2.0**-4
 
 @np.errstate(all="ignore")
 def output_error(
-    x: Intermediates,
-    c: ResolvedContract,
-    w: WeightError,
+    forward: Intermediates,
+    contract: ResolvedContract,
+    weights: WeightError,
     o: np.ndarray,
     slack: np.ndarray,
     *,
@@ -72,17 +72,22 @@ def output_error(
     that are off by f_j themselves have the output sum P v^, which is off by sum P f, and about which all of this is
     said. A contract with normalize="by_lse" has :func:`_terms_by_lse`.
     """
-    e = _terms_by_lse(x, c, w, o, slack) if c.normalize == "by_lse" else output_terms(x, c, w, o, slack)
-    own = columns(x, c, o)
-    X = _mean_error(x, c, w, e, own)
-    last = term("last roundings of the output", e.finish * (np.abs(o) + slack + X)) + term(
-        "last underflow of the output", e.tiny
+    of_output = (
+        _terms_by_lse(forward, contract, weights, o, slack)
+        if contract.normalize == "by_lse"
+        else output_terms(forward, contract, weights, o, slack)
+    )
+    own = columns(forward, contract, o)
+    E_o = _mean_error(forward, contract, weights, of_output, own)
+    last = term("last roundings of the output", of_output.finish * (np.abs(o) + slack + E_o)) + term(
+        "last underflow of the output", of_output.tiny
     )
     if W is None:
-        return (X + last) * times("the evaluation of the output in float64", INFLATION)
-    through = columns(x, c, o, W)
+        return (E_o + last) * times("the evaluation of the output in float64", INFLATION)
+    through = columns(forward, contract, o, W)
     return (
-        _mean_error(x, c, w, e, through) + term("last roundings of an output that is projected", through.of_each(last))
+        _mean_error(forward, contract, weights, of_output, through)
+        + term("last roundings of an output that is projected", through.of_each(last))
     ) * times("the evaluation of an output of a layer in float64", INFLATION)
 
 
@@ -112,31 +117,44 @@ class OutputTerms:
 
 @np.errstate(all="ignore")
 def output_terms(
-    x: Intermediates, c: ResolvedContract, w: WeightError, o: np.ndarray, slack: np.ndarray | float
+    forward: Intermediates, contract: ResolvedContract, weights: WeightError, o: np.ndarray, slack: np.ndarray | float
 ) -> OutputTerms:
     """B, C, underflow, the denominator and the last roundings of :func:`output_error`."""
-    before, every = float(c.normalize != "after_product"), renormalizations(x, c)
-    cast, enters, softmax = probability_cast(c), entry(c, value_format(x, c)), c.stages.softmax
-    out, partial = output_cast(c), c.stages.partial_outputs
-    tiny_sum, merges = sum_underflow(c, "output_accumulation"), c.lse_merges
-    factor, lost = factor_roundings(x, c, *weight_stages(c)), factor_underflow(x, c, *weight_stages(c))
+    before, every = float(contract.normalize != "after_product"), renormalizations(forward, contract)
+    cast, enters, softmax = (
+        probability_cast(contract),
+        rounding_on_entry(contract, value_format(forward, contract)),
+        contract.stages.softmax,
+    )
+    out, partial = output_cast(contract), contract.stages.partial_outputs
+    tiny_sum, merges = sum_underflow(contract, "output_accumulation"), contract.lse_merges
+    factor, lost = (
+        factor_roundings(forward, contract, *weight_stages(contract)),
+        factor_underflow(forward, contract, *weight_stages(contract)),
+    )
     # What a factor has multiplied is cast apart from the row sum.
     B = numerator_growth(
-        x, c, w, casts=(count("casts of what the row sum has cast", 2) if factor else 0) if casts_row_sum(c) else 1
+        forward,
+        contract,
+        weights,
+        casts=(count("casts of what the row sum has cast", 2) if factor else 0) if casts_row_sum(contract) else 1,
     )
     if merges:
-        B = (1 + B) * (1 + merged_growth(x, c)) - 1
+        B = (1 + B) * (1 + merged_growth(forward, contract)) - 1
     size_v, size_o = (
-        term("errors of values in roundings of the output", value_sizes(x, c), x.v_size),
-        np.abs(o) + slack + term("errors of values in the size of the output", value_spread.slack(x, c)),
+        term("errors of values in roundings of the output", value_sizes(forward, contract), forward.v_size),
+        np.abs(o) + slack + term("errors of values in the size of the output", value_spread.slack(forward, contract)),
     )
-    total_v, most_B = x.dropped(x.seen) @ size_v, B.max(axis=-1, keepdims=True, initial=0.0)
+    total_v, most_B = forward.dropped(forward.seen) @ size_v, B.max(axis=-1, keepdims=True, initial=0.0)
     steps = (
-        terms(c, x.keys)
-        + term("underflow of the output at rescalings", w.R.max(axis=-1, keepdims=True, initial=0.0))
+        number_of_products(contract, forward.keys)
+        + term("underflow of the output at rescalings", weights.R.max(axis=-1, keepdims=True, initial=0.0))
         + every
     )
-    f, flushed = x.largest_factor, term("underflow of normalized weights", 2 * (before + every) * softmax.eta) + lost
+    f, flushed = (
+        forward.largest_factor,
+        term("underflow of normalized weights", 2 * (before + every) * softmax.eta) + lost,
+    )
     absolute = times("roundings make the output's underflow grow", 1 + most_B) * (
         (term("underflow of the probabilities' cast", cast.eta) + flushed) * total_v
         + term(
@@ -146,12 +164,12 @@ def output_terms(
     )
     # A v that underflows on entry is off by enters.eta whatever its weight, so the row sum does not scale it down.
     entering = times("roundings make a value's underflow grow", 1 + most_B) * (enters.eta + lost)
-    underflow = times("underflow before normalization", 1.0 if before else w.inverse_sum) * absolute + term(
-        "underflow of values on entry", entering * x.dropped(w.P1A).sum(-1, keepdims=True)
+    underflow = times("underflow before normalization", 1.0 if before else weights.inverse_sum) * absolute + term(
+        "underflow of values on entry", entering * forward.dropped(weights.P1A).sum(-1, keepdims=True)
     )
-    underflow = underflow + w.inverse_sum * (
-        term("underflow of the weights in the numerator", (1 + most_B) * w.eta * total_v)
-        + term("underflow of the row sum in the output", x.keys * w.eta_sum * size_o)
+    underflow = underflow + weights.inverse_sum * (
+        term("underflow of the weights in the numerator", (1 + most_B) * weights.eta * total_v)
+        + term("underflow of the row sum in the output", forward.keys * weights.eta_sum * size_o)
     )
     # An output that waits for its merge may underflow, and so may what it is multiplied by.
     waits = (
@@ -163,21 +181,22 @@ def output_terms(
             + term("underflow of partial outputs", partial.eta)
         )
     )
-    waiting = (1 + most_B) * waits * f * (1 + x.keys + total_v + x.keys * size_o)
+    waiting = (1 + most_B) * waits * f * (1 + forward.keys + total_v + forward.keys * size_o)
     rest = (
         underflow
         + waiting
         + term(
             "roundings of the numerator alone",
-            term("dropout's factor in roundings of the numerator", x.dropped(w.P1A * B), w.P1A * B) @ size_v,
+            term("dropout's factor in roundings of the numerator", forward.dropped(weights.P1A * B), weights.P1A * B)
+            @ size_v,
         )
-        + term("roundings of the row sum alone", (w.P1A * w.C).sum(-1, keepdims=True) * size_o)
+        + term("roundings of the row sum alone", (weights.P1A * weights.C).sum(-1, keepdims=True) * size_o)
     )
     # An accumulator that is wider than the softmax is rounded to that before it is divided by the row sum.
     # Each part of a row is narrowed, and is as large as the row at most.
-    parts = x.keys if merges else 1.0
-    narrowing = EXACT if before else softmax.of(c.stages.output_accumulation.format)
-    finish = growth(
+    parts = forward.keys if merges else 1.0
+    narrowing = EXACT if before else softmax.of(contract.stages.output_accumulation.format)
+    finish = gamma(
         (softmax.u, count("roundings of the normalization", 2) * (1 - before)),
         (narrowing.u, count("the accumulator narrowed to the softmax", 1)),
         (out.u, count("the output's cast", 1)),
@@ -185,16 +204,16 @@ def output_terms(
     if merges:  # normalized by e^L, with L rounded, instead of by the sum of the e^(L_t - L) themselves
         finish = term(
             "merged outputs normalized by a rounded LSE",
-            (1 + finish) * np.exp(merges * partial_lse_error(x, c)) - 1,
+            (1 + finish) * np.exp(merges * partial_lse_error(forward, contract)) - 1,
             finish,
         )
     return OutputTerms(
         rest=rest,
         kappa=1
-        - term("a row sum that falls below the output's", w.fall.sum(-1, keepdims=True))
-        - term("underflow of the output's row sum", w.inverse_sum * x.keys * w.eta_sum),
+        - term("a row sum that falls below the output's", weights.fall.sum(-1, keepdims=True))
+        - term("underflow of the output's row sum", weights.inverse_sum * forward.keys * weights.eta_sum),
         B=B,
-        C=row_sum_growth(x, c, w),
+        C=row_sum_growth(forward, contract, weights),
         o=o,
         slack=slack,
         finish=finish,
@@ -204,27 +223,29 @@ def output_terms(
         + term("underflow of the output's cast", out.eta)
         + times("dropout raises what underflows in a narrowed accumulator", f)
         * times("parts of a row that are narrowed", parts)
-        * divided(x, c)
+        * divided(forward, contract)
         * term("underflow of the accumulator narrowed to the softmax", narrowing.eta)
-        + term("merges by a difference", _difference_error(x, c, w, most_B)),
+        + term("merges by a difference", _difference_error(forward, contract, weights, most_B)),
         outside_hull=count("underflows of a mean", 2)
-        * times("the row sum that divides the underflow of a mean", divided(x, c))
+        * times("the row sum that divides the underflow of a mean", divided(forward, contract))
         * (
             term("underflow of a mean", absolute)
-            + term("underflow of weights in a mean", (1 + most_B) * w.eta * total_v)
+            + term("underflow of weights in a mean", (1 + most_B) * weights.eta * total_v)
         )
         + term(
             "underflow of values on entry to a mean", count("underflows of values on entry to a mean", 2) * f * entering
         )
         + term("underflow of partial outputs in the hull", count("underflows of outputs that wait", 2) * waiting),
-        rough=w.PA.sum(-1) > LINEAR_UP_TO,
+        rough=weights.PA.sum(-1) > LINEAR_UP_TO,
     )
 
 
-def numerator_growth(x: Intermediates, c: ResolvedContract, w: WeightError, *, casts: int) -> np.ndarray:
+def numerator_growth(
+    forward: Intermediates, contract: ResolvedContract, weights: WeightError, *, casts: int
+) -> np.ndarray:
     """Relative growth of a weight in the numerator of its part only, if its cast rounds it ``casts`` times there."""
-    before, every = float(c.normalize != "after_product"), renormalizations(x, c)
-    u = probability_cast(c).u
+    before, every = float(contract.normalize != "after_product"), renormalizations(forward, contract)
+    u = probability_cast(contract).u
     # A reciprocal rounds, and the product with it.
     normalized = (
         count("roundings of normalizing after every tile", 3) * every
@@ -234,72 +255,76 @@ def numerator_growth(x: Intermediates, c: ResolvedContract, w: WeightError, *, c
     own = (
         (u, term("the probabilities' cast in the numerator", min(casts, 1))),
         (u / times("a second cast, relative to the first", 1 - u), max(casts - 1, 0)),  # beside the row sum's
-        *term("the product with 1 / (1 - p)", factor_roundings(x, c, *weight_stages(c)), ()),
-        (entry(c, value_format(x, c)).u, count("entry of the values", 1)),
-        (left_out_of_output(x, c), count("pieces left out of the output", 1)),
-        (c.stages.softmax.u, normalized),
+        *term("the product with 1 / (1 - p)", factor_roundings(forward, contract, *weight_stages(contract)), ()),
+        (rounding_on_entry(contract, value_format(forward, contract)).u, count("entry of the values", 1)),
+        (left_out_of_output(forward, contract), count("pieces left out of the output", 1)),
+        (contract.stages.softmax.u, normalized),
     )
-    moved = term("rescaling after every tile", every - 1 if every else term("rescalings of the output", w.R), w.R)
-    return growth(
+    moved = term(
+        "rescaling after every tile", every - 1 if every else term("rescalings of the output", weights.R), weights.R
+    )
+    return gamma(
         *own,
-        *term("sums of the output", output_sums(c, x.keys, x.problem.key_length), ()),
-        (c.stages.output_accumulation.u, moved),
+        *term("sums of the output", output_sums(contract, forward.keys, forward.problem.key_length), ()),
+        (contract.stages.output_accumulation.u, moved),
     )
 
 
-def merged_growth(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def merged_growth(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Relative growth of a part of the numerator in all merges, [.., Sq, Sk]."""
-    rescaled, partial = c.stages.output_accumulation.u, c.stages.partial_outputs.u
+    rescaled, partial = contract.stages.output_accumulation.u, contract.stages.partial_outputs.u
     return (
         1
-        + growth(
-            (rescaled, count("merges of the output", 2) * c.lse_merges),
-            (partial, term("storing partial outputs", c.lse_merges)),
+        + gamma(
+            (rescaled, count("merges of the output", 2) * contract.lse_merges),
+            (partial, term("storing partial outputs", contract.lse_merges)),
         )
-    ) * times("what merging adds to the numerator", 1 + _merge_growth(x, c)) - 1
+    ) * times("what merging adds to the numerator", 1 + _merge_growth(forward, contract)) - 1
 
 
-def renormalizations(x: Intermediates, c: ResolvedContract) -> int:
+def renormalizations(forward: Intermediates, contract: ResolvedContract) -> int:
     """Return how often a weight is divided by one row sum and multiplied by another, under normalize="every_tile".
 
     The ratios of row sums telescope; each rounds a reciprocal, the quotient and its product with the rescale factor,
     and then what that multiplies.
     """
-    return c.tiles(x.problem.key_length) if c.normalize == "every_tile" else 0
+    return contract.tiles(forward.problem.key_length) if contract.normalize == "every_tile" else 0
 
 
-def _difference_error(x: Intermediates, c: ResolvedContract, w: WeightError, most_B: np.ndarray) -> np.ndarray | float:
+def _difference_error(
+    forward: Intermediates, contract: ResolvedContract, weights: WeightError, most_B: np.ndarray
+) -> np.ndarray | float:
     """Absolute error of merges o - b (o - o'), which are rounded where o - o' is large and b small, [.., Sq, Dv].
 
     b = 1/(1 + exp(L - L')) is off by the error of its exponential and two roundings, the difference and the product
     by one each. Both outputs are convex combinations of the visible values, but for their own errors B and C. The
     error of L' - L is that of the weights, b and 1 - b alike, and counted there.
     """
-    if c.merging != "difference" or not c.lse_merges:
+    if contract.merging != "difference" or not contract.lse_merges:
         return 0.0
-    high, low = value_spread.visible_range(x, c)
-    off = most_B + w.C.max(axis=-1, keepdims=True, initial=0.0)
-    work = max(c.stages.softmax.u, c.stages.output_accumulation.u)
-    own = (1 + growth((work, 4))) * math.exp(exponential_error(c)) - 1
+    high, low = value_spread.visible_range(forward, contract)
+    off = most_B + weights.C.max(axis=-1, keepdims=True, initial=0.0)
+    work = max(contract.stages.softmax.u, contract.stages.output_accumulation.u)
+    own = (1 + gamma((work, 4))) * math.exp(exponential_error(contract)) - 1
     apart = term("the range of what is subtracted", high - low) + 4 * off * np.maximum(np.abs(high), np.abs(low))
-    return c.lse_merges * own * apart
+    return contract.lse_merges * own * apart
 
 
-def output_cast(c: ResolvedContract) -> Rounding:
+def output_cast(contract: ResolvedContract) -> Rounding:
     """Rounding of the finished output from the widest format it may be in: merged parts may be in either."""
-    divided, merged = c.normalize == "after_product", c.lse_merges > 0
-    stages = [c.stages.softmax] * divided + [c.stages.output_accumulation] * (not divided or merged)
-    return c.stages.output.of(max((stage.format for stage in stages), key=lambda form: form.precision))
+    divided, merged = contract.normalize == "after_product", contract.lse_merges > 0
+    stages = [contract.stages.softmax] * divided + [contract.stages.output_accumulation] * (not divided or merged)
+    return contract.stages.output.of(max((stage.format for stage in stages), key=lambda form: form.precision))
 
 
-def left_out_of_output(x: Intermediates, c: ResolvedContract) -> float:
+def left_out_of_output(forward: Intermediates, contract: ResolvedContract) -> float:
     """Products of pieces of a probability and a value that are not formed, relative to the product."""
-    return left_out(c, c.stages.probabilities.format, value_format(x, c))
+    return skipped_pieces(contract, contract.stages.probabilities.format, value_format(forward, contract))
 
 
 @np.errstate(all="ignore")
 def _terms_by_lse(
-    x: Intermediates, c: ResolvedContract, w: WeightError, o: np.ndarray, slack: np.ndarray
+    forward: Intermediates, contract: ResolvedContract, weights: WeightError, o: np.ndarray, slack: np.ndarray
 ) -> OutputTerms:
     """Return the terms of O_hat = sum_j exp(s_j - LSE) v_j, whose weights need not add up to 1.
 
@@ -307,31 +332,35 @@ def _terms_by_lse(
     is its share of the sum of all, but for its own roundings, and O_hat a mean of values that these have moved. Scores
     that are stored in a narrower format than they are accumulated in are read again, others may be computed again.
     """
-    EL, off = lse_error(x, c, w)[..., None], value_spread.slack(x, c)
-    A = weight_error_by_lse(x, c, EL)
-    cast, enters, softmax = probability_cast(c), entry(c, value_format(x, c)), c.stages.softmax
-    out, tiny = output_cast(c), sum_underflow(c, "output_accumulation") * x.largest_factor
-    factor, lost = factor_roundings(x, c, "softmax"), factor_underflow(x, c, "softmax")
-    length = x.problem.key_length
+    E_L, off = lse_error(forward, contract, weights)[..., None], value_spread.slack(forward, contract)
+    A = weight_error_by_lse(forward, contract, E_L)
+    cast, enters, softmax = (
+        probability_cast(contract),
+        rounding_on_entry(contract, value_format(forward, contract)),
+        contract.stages.softmax,
+    )
+    out, tiny = output_cast(contract), sum_underflow(contract, "output_accumulation") * forward.largest_factor
+    factor, lost = factor_roundings(forward, contract, "softmax"), factor_underflow(forward, contract, "softmax")
+    length = forward.problem.key_length
     factors = [
         (cast.u, count("the cast of weights exp(s - LSE)", 1)),
         (enters.u, count("values with weights exp(s - LSE)", 1)),
-        (left_out_of_output(x, c), count("pieces with weights exp(s - LSE)", 1)),
+        (left_out_of_output(forward, contract), count("pieces with weights exp(s - LSE)", 1)),
         *term("the product with 1 / (1 - p) of weights exp(s - LSE)", factor, ()),
-        *term("sums with weights exp(s - LSE)", output_sums(c, x.keys, length), ()),
+        *term("sums with weights exp(s - LSE)", output_sums(contract, forward.keys, length), ()),
     ]
-    B = growth(*factors)
+    B = gamma(*factors)
     PA, P1A = deviations(
-        x,
+        forward,
         np.where(
-            x.visible,
+            forward.visible,
             term("the error of weights exp(s - LSE)", A)
             + term("roundings of terms with weights exp(s - LSE)", np.log1p(B)),
             0.0,
         ),
     )
-    size_v = term("errors of values in the output, by LSE", value_sizes(x, c), x.v_size)
-    G, total_v = np.where(EL < 700, np.expm1(np.minimum(EL, 700.0)), np.inf), x.dropped(x.seen) @ size_v
+    size_v = term("errors of values in the output, by LSE", value_sizes(forward, contract), forward.v_size)
+    G, total_v = np.where(E_L < 700, np.expm1(np.minimum(E_L, 700.0)), np.inf), forward.dropped(forward.seen) @ size_v
     absolute = times("underflow grown, with weights exp(s - LSE)", 1 + B) * (
         (
             term("underflow of the cast of weights exp(s - LSE)", cast.eta)
@@ -344,33 +373,36 @@ def _terms_by_lse(
         * total_v
         + term(
             "underflow of sums with weights exp(s - LSE)",
-            count("several underflows of sums with weights exp(s - LSE)", 4) * terms(c, x.keys) * tiny,
+            count("several underflows of sums with weights exp(s - LSE)", 4)
+            * number_of_products(contract, forward.keys)
+            * tiny,
         )
     )
-    PA, P1A = x.dropped(PA * w.widen), x.dropped(P1A * w.widen)
+    PA, P1A = forward.dropped(PA * weights.widen), forward.dropped(P1A * weights.widen)
     entering = (enters.eta + lost) * P1A.sum(-1, keepdims=True)
     own = PA @ size_v + absolute + term("underflow of values with weights exp(s - LSE)", (1 + B) * entering)
-    again = not narrows_scores(c)
+    again = not narrows_scores(contract)
     moved = (
         times("roundings of a mean of weights exp(s - LSE)", 1 + B)
         * times(
-            "weights exp(s - LSE) that are no shares", np.exp(np.minimum(rounding_by_lse(x, c, w, again=again), 700.0))
+            "weights exp(s - LSE) that are no shares",
+            np.exp(np.minimum(rounding_by_lse(forward, contract, weights, again=again), 700.0)),
         )
         - 1
     )
     return OutputTerms(
         rest=absolute,
-        kappa=np.ones(x.L.shape),
+        kappa=np.ones(forward.L.shape),
         B=moved,
-        C=np.zeros(x.L.shape),
+        C=np.zeros(forward.L.shape),
         o=o,
         slack=slack,
-        finish=np.full(x.L.shape, term("the cast of an output by LSE", out.u)),
+        finish=np.full(forward.L.shape, term("the cast of an output by LSE", out.u)),
         tiny=term("underflow of the cast of an output by LSE", out.eta) + lost,
         outside_hull=term("underflow of a mean of weights exp(s - LSE)", absolute)
         + term(
             "underflow of values on entry to a mean of weights exp(s - LSE)",
-            (1 + moved.max(axis=-1, keepdims=True, initial=0.0)) * x.largest_factor * (enters.eta + lost),
+            (1 + moved.max(axis=-1, keepdims=True, initial=0.0)) * forward.largest_factor * (enters.eta + lost),
         ),
         rough=((1 + G) * PA.sum(-1, keepdims=True) + G > LINEAR_UP_TO)[..., 0],
         first=times("the LSE and the weights together", 1 + G) * own
@@ -388,33 +420,39 @@ def _terms_by_lse(
 
 
 @np.errstate(all="ignore")
-def _mean_error(x: Intermediates, c: ResolvedContract, w: WeightError, e: OutputTerms, of: Columns) -> np.ndarray:
+def _mean_error(
+    forward: Intermediates, contract: ResolvedContract, weights: WeightError, of_output: OutputTerms, of: Columns
+) -> np.ndarray:
     """Bound the error of the output before its last roundings, [.., Sq, C]."""
-    if e.first is None:
-        off = value_spread.slack(x, c)
-        around = of.of_each(e.slack + term("an output that values carry", off))
-        spread = term("weights that move the output", value_spread.spread(x, w.PA, of)) + term(
+    if of_output.first is None:
+        off = value_spread.slack(forward, contract)
+        around = of.of_each(of_output.slack + term("an output that values carry", off))
+        spread = term("weights that move the output", value_spread.spread(forward, weights.PA, of)) + term(
             "the error of o's own evaluation",
-            term("errors of values in how they lie around the output", w.PA.sum(-1, keepdims=True) * around),
+            term("errors of values in how they lie around the output", weights.PA.sum(-1, keepdims=True) * around),
         )
-        X = np.where(
-            e.kappa > 0,
-            (spread + term("terms of the numerator beside the weights", of.of_each(e.rest)))
-            / times("the denominator", e.kappa),
+        E_o = np.where(
+            of_output.kappa > 0,
+            (spread + term("terms of the numerator beside the weights", of.of_each(of_output.rest)))
+            / times("the denominator", of_output.kappa),
             np.inf,
         ) + term("values that are off", of.of_each(off))
     else:
-        X = np.asarray(of.of_each(e.first))
-    rough = e.rough | ~np.isfinite(X).all(-1)
+        E_o = np.asarray(of.of_each(of_output.first))
+    rough = of_output.rough | ~np.isfinite(E_o).all(-1)
     if rough.any():
-        X = np.fmin(
-            X, _farthest_mean(x, w, e, of, rough) + term("underflow outside the hull", of.of_each(e.outside_hull))
+        E_o = np.fmin(
+            E_o,
+            _farthest_mean(forward, weights, of_output, of, rough)
+            + term("underflow outside the hull", of.of_each(of_output.outside_hull)),
         )
-    return X
+    return E_o
 
 
 @np.errstate(all="ignore")
-def _farthest_mean(x: Intermediates, w: WeightError, e: OutputTerms, of: Columns, rows: np.ndarray) -> np.ndarray:
+def _farthest_mean(
+    forward: Intermediates, weights: WeightError, of_output: OutputTerms, of: Columns, rows: np.ndarray
+) -> np.ndarray:
     """Bound the distance of any mean of the values from the output, [.., Sq, C], in ``rows`` [.., Sq]; inf elsewhere.
 
     The output is X off where sum w ((1 + b)(v + f) - o - c o - (1 + c) X) = 0, over weights w in their intervals, with
@@ -426,31 +464,33 @@ def _farthest_mean(x: Intermediates, w: WeightError, e: OutputTerms, of: Columns
     anything.
     """
     found = np.full(of.o.shape, np.inf)
-    least = 1 - e.C.max(axis=-1, keepdims=True, initial=0.0)
-    known = np.broadcast_to(e.slack, e.o.shape)
+    least = 1 - of_output.C.max(axis=-1, keepdims=True, initial=0.0)
+    known = np.broadcast_to(of_output.slack, of_output.o.shape)
     known, sizes = (
         np.broadcast_to(of.of_each(s), of.o.shape)
-        for s in (known, np.abs(e.o) + term("the evaluation of the output in sizes", known))
+        for s in (known, np.abs(of_output.o) + term("the evaluation of the output in sizes", known))
     )
-    for at in row_blocks(x, of.v, rows):
-        head, high = at[:2], w.high[at]
+    for at in row_blocks(forward, of.v, rows):
+        head, high = at[:2], weights.high[at]
         some = weighed(high)
         met, r = (
             of.v[head][some][None],
-            term("roundings of the numerator in a mean", _of_keys(e.B[head][at[2]], some)[..., None])
+            term("roundings of the numerator in a mean", _of_keys(of_output.B[head][at[2]], some)[..., None])
             * of.size[head][some][None],
         )
         r = term("errors of values in a mean", r if of.error is None else r + of.error[head][some][None], r)
-        if x.c is not None:
-            kept = x.c[at][:, some, None]
+        if forward.c is not None:
+            kept = forward.c[at][:, some, None]
             met, r = kept * met, times("roundings in a mean are raised", kept) * r
         r = (
             r
-            + term("roundings of the row sum in a mean", _of_keys(e.C[at], some)[..., None] * sizes[at][:, None, :])
+            + term(
+                "roundings of the row sum in a mean", _of_keys(of_output.C[at], some)[..., None] * sizes[at][:, None, :]
+            )
             + term("the evaluation of the output in a mean", known[at][:, None, :])
         )
         apart = met - of.o[at][:, None, :]
-        both = (largest_mean(sign * apart + r, w.low[at][:, some], high[:, some]) for sign in (1.0, -1.0))
+        both = (largest_mean(sign * apart + r, weights.low[at][:, some], high[:, some]) for sign in (1.0, -1.0))
         found[at] = np.maximum(*both) / times("roundings of the row sum that divide a mean", least[at])
     return np.where(least > 0.75, found, np.inf)
 
@@ -460,16 +500,16 @@ def _of_keys(terms: np.ndarray, some: slice) -> np.ndarray:
     return terms if terms.shape[-1] == 1 else terms[:, some]
 
 
-def _merge_growth(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def _merge_growth(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Factor of the numerator only, less 1, of merges through log-sum-exps, [.., Sq, Sk].
 
     Each divides by l_t, stores o_t and multiplies it by e^(L_t - L), which L may have been summed up from or not.
     """
-    stores = growth((c.stages.softmax.u, count("stores of a merge", 4) * c.lse_merges))
+    stores = gamma((contract.stages.softmax.u, count("stores of a merge", 4) * contract.lse_merges))
     return (1 + stores) * np.exp(
         np.minimum(
-            term("all weights of a merge", count("the weights of a merge", 2) * c.lse_merges)
-            * merge_weight_error(x, c),
+            term("all weights of a merge", count("the weights of a merge", 2) * contract.lse_merges)
+            * merge_weight_error(forward, contract),
             700.0,
         )
     ) - 1

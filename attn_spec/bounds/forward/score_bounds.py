@@ -8,128 +8,144 @@ from __future__ import annotations
 import numpy as np
 
 from attn_spec.bounds.forward.product_bounds import dot_product_error, exact_scores, shared_error
-from attn_spec.bounds.intermediates import Intermediates, kept
+from attn_spec.bounds.intermediates import Intermediates, memoized
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.contract.roundoff import elementary_error, growth, is_power_of
+from attn_spec.contract.roundoff import elementary_error, gamma, is_power_of
 from attn_spec.contract.stages import contains
 from attn_spec.contract.terms import count, guard, term, times
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 
 
-@kept
+@memoized
 @np.errstate(all="ignore")
-def score_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def score_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Delta: error of the finished score.
 
     Scale: two roundings of the constant, one of the product. Softcap: the slope of c tanh(s/c) is sech^2(s/c), which
     falls with |s|, so an error e of the argument costs at most e sech^2((|s| - e)/c). Bias and ALiBi: one rounding of
     a sum each. Each result is stored.
     """
-    delta = softcapped_error(x, c)
-    if x.problem.bias is not None:
-        delta = _bias_error(x, c, delta, x.problem.bias)
-    if x.problem.alibi_slopes is not None:
-        delta = _alibi_error(x, c, delta, x.problem.alibi_slopes)
-    return np.where(x.visible, delta, 0.0)
+    delta = softcapped_error(forward, contract)
+    if forward.problem.bias is not None:
+        delta = _bias_error(forward, contract, delta, forward.problem.bias)
+    if forward.problem.alibi_slopes is not None:
+        delta = _alibi_error(forward, contract, delta, forward.problem.alibi_slopes)
+    return np.where(forward.visible, delta, 0.0)
 
 
-@kept
+@memoized
 @np.errstate(all="ignore")
-def repeated_score_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def repeated_score_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Bound the difference of a score computed again from the first one, of the same operands, [.., Sq, Sk].
 
     Each is off by its own roundings. What operands are off by is the same number in both, and so it is less what a
     softcap makes of that.
     """
-    delta, shared = scaled_error(x, c), abs(x.problem.scale_value) * shared_error(x, c)
-    if (cap := x.problem.softcap) is not None:
-        slope = _steepest(x, c, delta, cap)
-        delta = _divided_error(x, c, delta, cap)
+    delta, shared = scaled_error(forward, contract), abs(forward.problem.scale_value) * shared_error(forward, contract)
+    if (cap := forward.problem.softcap) is not None:
+        slope = _steepest(forward, contract, delta, cap)
+        delta = _divided_error(forward, contract, delta, cap)
         shared = np.minimum(delta * slope, 2 * cap) - term(
             "what two scores under a softcap do not share", np.minimum((delta - shared) * slope, 2 * cap)
         )
-    return np.where(x.visible, count("both scores of a key", 2) * np.maximum(score_error(x, c) - shared, 0.0), 0.0)
+    return np.where(
+        forward.visible,
+        count("both scores of a key", 2) * np.maximum(score_error(forward, contract) - shared, 0.0),
+        0.0,
+    )
 
 
-def softcapped_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def softcapped_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Error of the score after the scale and the softcap, before the bias."""
-    delta = scaled_error(x, c)
-    return delta if x.problem.softcap is None else _softcap_error(x, c, delta, x.problem.softcap)
+    delta = scaled_error(forward, contract)
+    return (
+        delta if forward.problem.softcap is None else _softcap_error(forward, contract, delta, forward.problem.softcap)
+    )
 
 
-def narrows_scores(c: ResolvedContract) -> bool:
+def narrows_scores(contract: ResolvedContract) -> bool:
     """Return whether scores are stored in a format that does not hold all numbers of their accumulator's."""
-    return not contains(c.stages.stored_scores.format, c.stages.score_accumulation.format)
+    return not contains(contract.stages.stored_scores.format, contract.stages.score_accumulation.format)
 
 
-def scaled_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def scaled_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Error of the score after the scale."""
-    stored, work = c.stages.stored_scores, c.stages.score_accumulation
-    sigma = abs(x.problem.scale_value)
-    delta = sigma * dot_product_error(x, c)
-    narrows = narrows_scores(c)
+    stored, work = contract.stages.stored_scores, contract.stages.score_accumulation
+    sigma = abs(forward.problem.scale_value)
+    delta = sigma * dot_product_error(forward, contract)
+    narrows = narrows_scores(contract)
     if narrows:
         delta = (
             delta
-            + term("storing a score", stored.u * (np.abs(x.scaled) + delta))
+            + term("storing a score", stored.u * (np.abs(forward.scaled) + delta))
             + term("underflow of storing a score", sigma * stored.eta)
         )
     if not is_power_of(2, sigma):
         delta = (
             delta
-            + growth((work.u, count("roundings of the scale", 2)), (stored.u, count("the scaled score's rounding", 1)))
-            * (np.abs(x.scaled) + delta)
+            + gamma((work.u, count("roundings of the scale", 2)), (stored.u, count("the scaled score's rounding", 1)))
+            * (np.abs(forward.scaled) + delta)
             + term("the scaled score's underflow", stored.eta)
         )
     elif sigma < 1:
         delta = delta + np.where(
-            exact_scores(x, c) & guard("underflow of a scaled exact score that is stored", not narrows, True),
+            exact_scores(forward, contract)
+            & guard("underflow of a scaled exact score that is stored", not narrows, True),
             0.0,
             term("underflow by a scale of a power of 2", stored.eta),
         )
     return delta
 
 
-def _steepest(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
+def _steepest(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
     """The largest slope of the softcap within an error of ``delta`` of its argument."""
-    near = term("the largest slope nearby", _divided_error(x, c, delta, cap))
-    nearest = np.maximum(np.abs(x.scaled) - near, 0.0) / cap
+    near = term("the largest slope nearby", _divided_error(forward, contract, delta, cap))
+    nearest = np.maximum(np.abs(forward.scaled) - near, 0.0) / cap
     return np.cosh(np.minimum(nearest, 300.0)) ** -2.0
 
 
-def _divided_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
+def _divided_error(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
     """Error of the softcap's argument, times the cap."""
-    stored, work = c.stages.stored_scores, c.stages.score_accumulation
+    stored, work = contract.stages.stored_scores, contract.stages.score_accumulation
     return (
         delta
-        + growth((work.u, count("the softcap's inverse", 2)), (stored.u, count("the score over the softcap", 1)))
-        * (np.abs(x.scaled) + delta)
+        + gamma((work.u, count("the softcap's inverse", 2)), (stored.u, count("the score over the softcap", 1)))
+        * (np.abs(forward.scaled) + delta)
         + term("underflow of the score over the softcap", cap * stored.eta)
     )
 
 
-def _softcap_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
-    stored, work, slope = c.stages.stored_scores, c.stages.score_accumulation, _steepest(x, c, delta, cap)
-    delta = _divided_error(x, c, delta, cap)
+def _softcap_error(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
+    stored, work, slope = (
+        contract.stages.stored_scores,
+        contract.stages.score_accumulation,
+        _steepest(forward, contract, delta, cap),
+    )
+    delta = _divided_error(forward, contract, delta, cap)
     delta = np.minimum(delta * slope, 2 * cap) + cap * (
-        term("the error of tanh", elementary_error(c, "tanh_error"))
+        term("the error of tanh", elementary_error(contract, "tanh_error"))
         + term("underflow of tanh", count("underflows of tanh", 2) * stored.eta)
     )
     return (
         delta
-        + growth((work.u, count("the softcap itself, rounded", 1)), (stored.u, count("roundings after tanh", 2)))
-        * (np.abs(x.capped) + delta)
+        + gamma((work.u, count("the softcap itself, rounded", 1)), (stored.u, count("roundings after tanh", 2)))
+        * (np.abs(forward.capped) + delta)
         + term("underflow of the capped score", stored.eta)
     )
 
 
-def may_add_bias_first(x: Intermediates, c: ResolvedContract) -> bool:
+def may_add_bias_first(forward: Intermediates, contract: ResolvedContract) -> bool:
     """Return whether the scale may multiply the score after bias and ALiBi, which are divided by it."""
-    return not narrows_scores(c) and x.problem.has_addends and x.problem.softcap is None and x.problem.scale_value != 0
+    return (
+        not narrows_scores(contract)
+        and forward.problem.has_addends
+        and forward.problem.softcap is None
+        and forward.problem.scale_value != 0
+    )
 
 
-def _bias_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, bias: np.ndarray) -> np.ndarray:
+def _bias_error(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """One rounding of the sum, and one underflow of the bias as it is loaded.
 
     What the format of scores does not hold of a bias may be rounded to it first.
@@ -139,39 +155,41 @@ def _bias_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, bias: 
     a rounded number costs no more than to multiply: |x - fl(x)| <= u |fl(x)|, so x / fl(x) <= 1 + u. A power of 2
     leaves one rounding, of a bias with more bits than the quotient.
     """
-    stored, work = c.stages.stored_scores, c.stages.score_accumulation
-    size, sigma = np.where(np.isfinite(bias), np.abs(bias), 0.0), abs(x.problem.scale_value)
-    form = FORMATS[x.problem.dtype_of("bias")]
+    stored, work = contract.stages.stored_scores, contract.stages.score_accumulation
+    size, sigma = np.where(np.isfinite(bias), np.abs(bias), 0.0), abs(forward.problem.scale_value)
+    form = FORMATS[forward.problem.dtype_of("bias")]
     if (loaded := stored.of(form)).u:
-        held = bits.nearest(bias, c.stored_scores) == bias
+        held = bits.nearest(bias, contract.stored_scores) == bias
         delta = delta + np.where(
             held,
             0.0,
             term("a bias rounded to the format of scores", loaded.u * size)
             + term("underflow of a bias that is rounded", loaded.eta),
         )
-    if may_add_bias_first(x, c):
+    if may_add_bias_first(forward, contract):
         divided = (work.u, count("a bias that is divided by the scale", 7))
-        rounded = growth((work.of(form).u, 1) if is_power_of(2, sigma) else divided)
+        rounded = gamma((work.of(form).u, 1) if is_power_of(2, sigma) else divided)
         tiny = 2 * work.eta * times("underflow of a bias that a large scale divides", max(1.0, sigma))
         delta = delta + rounded * size + term("underflow of a bias that is divided by the scale", tiny)
-    if c.base2:
+    if contract.base2:
         delta = (
             delta
             + count("base 2 before a bias", 3)
             * work.u
-            * (np.abs(x.capped) + delta + term("base 2 of the bias alone", size))
+            * (np.abs(forward.capped) + delta + term("base 2 of the bias alone", size))
             + term("base 2's underflow before a bias", 2 * work.eta)
         )
     return (
         delta
-        + term("the sum with a bias", stored.u * (np.abs(x.s) + delta))
+        + term("the sum with a bias", stored.u * (np.abs(forward.s) + delta))
         + term("underflow of the sum with a bias", stored.eta)
         + term("underflow of a bias as it is loaded", work.eta)
     )
 
 
-def _alibi_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+def _alibi_error(
+    forward: Intermediates, contract: ResolvedContract, delta: np.ndarray, slopes: np.ndarray
+) -> np.ndarray:
     """One rounding of the product m |i - j|, of a slope that is rounded as it is loaded, and one of the sum.
 
     The product is divided by the scale or multiplied by log2(e) as a bias is, perhaps before the distance, by which an
@@ -179,17 +197,21 @@ def _alibi_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, slope
     comes first is open, and so is the sum of those two that is rounded. Where keys are counted from one of them,
     products are as large as that of the row's length, and see :func:`row_shift`.
     """
-    stored, work = c.stages.stored_scores, c.stages.score_accumulation
-    loaded = work.of(FORMATS[x.problem.dtype_of("alibi_slopes")])
-    made = c.stages.alibi_terms.of(work.format)
-    shift, far, sigma = row_shift(x, c), abs(x.problem.distances), abs(x.problem.scale_value)
-    if c.alibi == "positions":
-        far = term("products of keys counted from one of them", farthest_key(x, c), far)
+    stored, work = contract.stages.stored_scores, contract.stages.score_accumulation
+    loaded = work.of(FORMATS[forward.problem.dtype_of("alibi_slopes")])
+    made = contract.stages.alibi_terms.of(work.format)
+    shift, far, sigma = row_shift(forward, contract), abs(forward.problem.distances), abs(forward.problem.scale_value)
+    if contract.alibi == "positions":
+        far = term("products of keys counted from one of them", farthest_key(forward, contract), far)
     size = slopes * far
-    bias = 0.0 if x.problem.bias is None else np.where(np.isfinite(x.problem.bias), np.abs(x.problem.bias), 0.0)
-    constants = 7 if may_add_bias_first(x, c) and not is_power_of(2, sigma) else 0
+    bias = (
+        0.0
+        if forward.problem.bias is None
+        else np.where(np.isfinite(forward.problem.bias), np.abs(forward.problem.bias), 0.0)
+    )
+    constants = 7 if may_add_bias_first(forward, contract) and not is_power_of(2, sigma) else 0
     of_product = count("the product of slope and distance", 1) + term("a slope that is divided by the scale", constants)
-    relative = growth(
+    relative = gamma(
         (loaded.u, count("a slope that is rounded as it is loaded", 1)),
         (made.u, count("slope, distance and product in a format of their own", 3)),
         (work.u, of_product),
@@ -203,63 +225,63 @@ def _alibi_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, slope
         + term("underflow of a slope, a quotient and a product", tiny)
         + term("underflow of the product of slope and distance as it is stored", stored.eta)
     )
-    if c.base2:
-        delta = delta + term("base 2 before ALiBi", work.u * 3) * (size + np.abs(x.capped) + delta)
+    if contract.base2:
+        delta = delta + term("base 2 before ALiBi", work.u * 3) * (size + np.abs(forward.capped) + delta)
     of_sum = work.eta + stored.eta
-    if x.problem.bias is not None:
+    if forward.problem.bias is not None:
         delta = (
             delta
-            + term("the sum of two of score, bias and ALiBi", stored.u * (np.abs(x.capped) + bias + size + delta))
+            + term("the sum of two of score, bias and ALiBi", stored.u * (np.abs(forward.capped) + bias + size + delta))
             + term("underflow of the sum of two", of_sum)
         )
     return (
         delta
-        + term("the sum with ALiBi", stored.u * (np.abs(x.s) + term("sums that are moved", shift) + delta))
+        + term("the sum with ALiBi", stored.u * (np.abs(forward.s) + term("sums that are moved", shift) + delta))
         + term("underflow of the sum with ALiBi", of_sum)
     )
 
 
-def farthest_key(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def farthest_key(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """The largest number of keys that a slope multiplies, [Sq, 1]."""
-    far = _farthest_key(x)
-    return np.maximum(far, x.problem.key_length) if c.alibi == "positions" else far
+    far = _farthest_key(forward)
+    return np.maximum(far, forward.problem.key_length) if contract.alibi == "positions" else far
 
 
-def row_shift(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def row_shift(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Bound the number by which all scores of a row may differ from those of the definition alike, [.., Sq, 1].
 
     ALiBi may count the keys from any of them: - m (i - j) and m j differ by m i.
     """
-    slopes = x.problem.alibi_slopes
-    if slopes is None or c.alibi == "distance":
+    slopes = forward.problem.alibi_slopes
+    if slopes is None or contract.alibi == "distance":
         return np.zeros((1, 1, 1, 1))
-    return term("what all scores of a row may differ by", slopes) * _farthest_key(x)
+    return term("what all scores of a row may differ by", slopes) * _farthest_key(forward)
 
 
-def _farthest_key(x: Intermediates) -> np.ndarray:
+def _farthest_key(forward: Intermediates) -> np.ndarray:
     """The distance of the farthest key from that which a query is aligned with, [Sq, 1]."""
-    return abs(x.problem.distances).max(axis=-1, keepdims=True, initial=0)
+    return abs(forward.problem.distances).max(axis=-1, keepdims=True, initial=0)
 
 
-def shift_error(x: Intermediates, c: ResolvedContract, error: np.ndarray) -> np.ndarray:
+def shift_error(forward: Intermediates, contract: ResolvedContract, error: np.ndarray) -> np.ndarray:
     """Bound the growth of the ``error`` of a log-sum-exp that is moved by m i, [.., Sq, 1].
 
     From the scores of a kernel to those of the definition, or back. m is rounded as it is loaded, the product with its
     constants and the sum are rounded, and that is stored.
     """
-    shift = row_shift(x, c)
+    shift = row_shift(forward, contract)
     if not shift.any():
         return shift
-    softmax, work = c.stages.softmax, c.stages.score_accumulation
-    loaded = work.of(FORMATS[x.problem.dtype_of("alibi_slopes")])
-    final = c.stages.lse.of(softmax.format)
-    relative = growth(
+    softmax, work = contract.stages.softmax, contract.stages.score_accumulation
+    loaded = work.of(FORMATS[forward.problem.dtype_of("alibi_slopes")])
+    final = contract.stages.lse.of(softmax.format)
+    relative = gamma(
         (loaded.u, count("a slope that is rounded as a log-sum-exp is moved", 1)),
         (work.u, count("the product that a log-sum-exp is moved by", 3)),
     )
-    tiny = term("underflow of what a log-sum-exp is moved by", _farthest_key(x) * (loaded.eta + work.eta))
+    tiny = term("underflow of what a log-sum-exp is moved by", _farthest_key(forward) * (loaded.eta + work.eta))
     product = relative * shift + tiny + softmax.eta
-    L = np.abs(np.where(np.isfinite(x.L), x.L, 0.0))
+    L = np.abs(np.where(np.isfinite(forward.L), forward.L, 0.0))
     largest = (
         term("the log-sum-exp that is moved", L)
         + term("the log-sum-exp before it is moved", shift)
@@ -268,7 +290,7 @@ def shift_error(x: Intermediates, c: ResolvedContract, error: np.ndarray) -> np.
     )
     return (
         product
-        + growth(
+        + gamma(
             (softmax.u, count("the sum that moves a log-sum-exp", 1)),
             (final.u, count("the store of a log-sum-exp that is moved", 1)),
         )

@@ -20,20 +20,20 @@ from attn_spec.contract.terms import term, times
 AT_A_TIME = 2**18
 
 
-def slack(x: Intermediates, c: ResolvedContract) -> np.ndarray | float:
+def slack(forward: Intermediates, contract: ResolvedContract) -> np.ndarray | float:
     """Bound the error of the output of exact weights that errors of the values make, [.., Sq, Dv]."""
-    error = value_error(x, c)
-    return 0.0 if error is None else term("errors of values carry the output", x.dropped(x.P) @ error)
+    error = value_error(forward, contract)
+    return 0.0 if error is None else term("errors of values carry the output", forward.dropped(forward.P) @ error)
 
 
-def around(x: Intermediates, c: ResolvedContract, products: np.ndarray, size: np.ndarray) -> np.ndarray:
+def around(forward: Intermediates, contract: ResolvedContract, products: np.ndarray, size: np.ndarray) -> np.ndarray:
     """|dO.(c_ij v_j - o)| [.., Sq, Sk] of values with errors, from that of v itself, for dO of that ``size``."""
-    if (error := value_error(x, c)) is None:
+    if (error := value_error(forward, contract)) is None:
         return products
-    moved = (size * slack(x, c)).sum(-1, keepdims=True)
+    moved = (size * slack(forward, contract)).sum(-1, keepdims=True)
     return products + np.where(
-        x.visible,
-        term("errors of values in how dP lies around delta", x.dropped(size @ error.swapaxes(-1, -2)))
+        forward.visible,
+        term("errors of values in how dP lies around delta", forward.dropped(size @ error.swapaxes(-1, -2)))
         + term("the error of delta in how dP lies around it", moved),
         0.0,
     )
@@ -64,9 +64,9 @@ class Columns:
         )
 
 
-def columns(x: Intermediates, c: ResolvedContract, o: np.ndarray, W: np.ndarray | None = None) -> Columns:
+def columns(forward: Intermediates, contract: ResolvedContract, o: np.ndarray, W: np.ndarray | None = None) -> Columns:
     """The columns of values themselves, or those of W [.., C, Dv] times values."""
-    v, error, size = x.v, value_error(x, c), value_sizes(x, c)
+    v, error, size = forward.v, value_error(forward, contract), value_sizes(forward, contract)
     if W is None:
         return Columns(v, error, size, o)
     T, sizes = W.swapaxes(-1, -2), np.abs(W).swapaxes(-1, -2)
@@ -79,20 +79,20 @@ def columns(x: Intermediates, c: ResolvedContract, o: np.ndarray, W: np.ndarray 
     )
 
 
-def spread(x: Intermediates, W: np.ndarray, of: Columns) -> np.ndarray:
+def spread(forward: Intermediates, W: np.ndarray, of: Columns) -> np.ndarray:
     """sum_j W_ij |c_ij v_jc - o_ic|, [.., Sq, C], element by element."""
-    found = _of_values(x, W, of)
+    found = _of_values(forward, W, of)
     if of.error is None:
         return found
-    return found + term("errors of values, times those of weights", x.dropped(W) @ of.error)
+    return found + term("errors of values, times those of weights", forward.dropped(W) @ of.error)
 
 
-def _of_values(x: Intermediates, W: np.ndarray, of: Columns) -> np.ndarray:
-    v, o, c = of.v, of.o, x.c
+def _of_values(forward: Intermediates, W: np.ndarray, of: Columns) -> np.ndarray:
+    v, o, c = of.v, of.o, forward.c
     found = np.empty(o.shape)
     # One block of rows after the other in one array: new memory takes longer to come by than to fill.
-    apart = np.empty((rows_at_a_time(x, v), *v.shape[-2:]))
-    for at in row_blocks(x, v, np.ones(o.shape[:-1], dtype=bool)):
+    apart = np.empty((rows_at_a_time(forward, v), *v.shape[-2:]))
+    for at in row_blocks(forward, v, np.ones(o.shape[:-1], dtype=bool)):
         weights = W[at]
         some = weighed(weights)
         met = v[at[:2]][some][None]
@@ -109,34 +109,34 @@ def weighed(weights: np.ndarray) -> slice:
     return slice(some[0], some[-1] + 1) if len(some) else slice(0)
 
 
-def rows_at_a_time(x: Intermediates, v: np.ndarray) -> int:
+def rows_at_a_time(forward: Intermediates, v: np.ndarray) -> int:
     """Return the number of rows of a head with AT_A_TIME products of keys and columns of ``v``, one at least."""
-    return max(min(AT_A_TIME // max(v.shape[-2] * v.shape[-1], 1), x.s.shape[-2]), 1)
+    return max(min(AT_A_TIME // max(v.shape[-2] * v.shape[-1], 1), forward.s.shape[-2]), 1)
 
 
-def row_blocks(x: Intermediates, v: np.ndarray, chosen: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+def row_blocks(forward: Intermediates, v: np.ndarray, chosen: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
     """Batch entry, head and some rows of the ``chosen`` ones [.., Sq], until all have come."""
-    count = rows_at_a_time(x, v)
+    count = rows_at_a_time(forward, v)
     for b, h in np.ndindex(*chosen.shape[:-1]):
         rows = np.flatnonzero(chosen[b, h])
         for start in range(0, len(rows), count):
             yield b, h, rows[start : start + count]
 
 
-def visible_range(x: Intermediates, c: ResolvedContract) -> tuple[np.ndarray, np.ndarray]:
+def visible_range(forward: Intermediates, contract: ResolvedContract) -> tuple[np.ndarray, np.ndarray]:
     """Largest and smallest visible value of each column, as a kernel may have it, [.., Sq, Dv]; 0 for empty rows."""
-    high, low, error = np.zeros(x.O.shape), np.zeros(x.O.shape), value_error(x, c)
+    high, low, error = np.zeros(forward.O.shape), np.zeros(forward.O.shape), value_error(forward, contract)
     most, least = (
-        (x.v, x.v)
+        (forward.v, forward.v)
         if error is None
         else (
-            x.v + term("errors of values in their range", error),
-            x.v - term("errors of values in their range", error),
+            forward.v + term("errors of values in their range", error),
+            forward.v - term("errors of values in their range", error),
         )
     )
-    for column in range(x.v.shape[-1]):
-        above, below = (x.dropped(values[..., None, :, column]) for values in (most, least))
-        high[..., column] = np.where(x.seen, above, -np.inf).max(axis=-1, initial=-np.inf)
-        low[..., column] = np.where(x.seen, below, np.inf).min(axis=-1, initial=np.inf)
-    empty = x.keys == 0
+    for column in range(forward.v.shape[-1]):
+        above, below = (forward.dropped(values[..., None, :, column]) for values in (most, least))
+        high[..., column] = np.where(forward.seen, above, -np.inf).max(axis=-1, initial=-np.inf)
+        low[..., column] = np.where(forward.seen, below, np.inf).min(axis=-1, initial=np.inf)
+    empty = forward.keys == 0
     return np.where(empty, 0.0, high), np.where(empty, 0.0, low)

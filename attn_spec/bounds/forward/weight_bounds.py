@@ -13,9 +13,9 @@ import numpy as np
 
 from attn_spec.bounds.forward.product_bounds import lowest_bits
 from attn_spec.bounds.forward.score_bounds import row_shift, score_error, shift_error
-from attn_spec.bounds.intermediates import Intermediates, kept
+from attn_spec.bounds.intermediates import Intermediates, memoized
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.contract.roundoff import elementary_error, growth, is_power_of
+from attn_spec.contract.roundoff import elementary_error, gamma, is_power_of
 from attn_spec.contract.terms import count, guard, term, times
 
 #: Distance of the largest weight's exponent from 0 by the rounding of a reference, natural units: whatever is
@@ -37,19 +37,23 @@ class LogWeightError:
     delta: np.ndarray
 
 
-def rescalings(x: Intermediates, c: ResolvedContract, delta: np.ndarray) -> np.ndarray:
+def rescalings(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray) -> np.ndarray:
     """R: how often one weight can be multiplied by a rescale factor other than exp(0).
 
     A weight is rescaled when the running maximum rises strictly. Each rise is owed to another key whose computed
     score exceeds the weight's own, so R is at most the number of such keys, for any order, tiling or tree of
     merges; and at most one less than the number of tiles. A reference that is no maximum does not move.
     """
-    tiles = c.tiles(x.problem.key_length) if c.reference == "maximum" else 1
-    if tiles == 1 or guard("rescale factors of 1", not c.exp_of_zero_is_one, False):
-        return np.full(x.s.shape, float(tiles - 1))
-    upper = np.where(x.visible, x.s + term("computed scores that rise where true ones do not", delta), -np.inf)
-    lower = np.where(x.visible, x.s - term("computed scores that fall below the weight's own", delta), np.inf)
-    others = _count_above(upper, lower) - (x.visible & (upper > lower))
+    tiles = contract.tiles(forward.problem.key_length) if contract.reference == "maximum" else 1
+    if tiles == 1 or guard("rescale factors of 1", not contract.exp_of_zero_is_one, False):
+        return np.full(forward.s.shape, float(tiles - 1))
+    upper = np.where(
+        forward.visible, forward.s + term("computed scores that rise where true ones do not", delta), -np.inf
+    )
+    lower = np.where(
+        forward.visible, forward.s - term("computed scores that fall below the weight's own", delta), np.inf
+    )
+    others = _count_above(upper, lower) - (forward.visible & (upper > lower))
     return np.minimum(term("all rescalings", others), tiles - 1).astype(np.float64)
 
 
@@ -62,9 +66,9 @@ def _count_above(upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
     return n - not_above[..., n:]
 
 
-@kept
+@memoized
 @np.errstate(all="ignore")
-def log_weight_error(x: Intermediates, c: ResolvedContract) -> LogWeightError:
+def log_weight_error(forward: Intermediates, contract: ResolvedContract) -> LogWeightError:
     """alpha with |log(w_hat / w)| <= alpha for every weight w = exp(s - m), m the kernel's own reference.
 
     The exponents of a weight and of its rescale factors are non-positive and sum to s - M, so rounding all those
@@ -76,136 +80,145 @@ def log_weight_error(x: Intermediates, c: ResolvedContract) -> LogWeightError:
     Merging normalized parts, o = sum_t e^(L_t - L) o_t, is merging (m_t, l_t, acc_t) with a factor common to all
     weights of part t: the error of its rounded L_t, and that of the exponential.
     """
-    delta = score_error(x, c)
-    softmax, work = c.stages.softmax, c.stages.score_accumulation
-    distance = _distance(x, c, delta)
+    delta = score_error(forward, contract)
+    softmax, work = contract.stages.softmax, contract.stages.score_accumulation
+    distance = _distance(forward, contract, delta)
     alpha = (
         term("the score's error in a weight", delta)
-        + np.where(_exact_differences(x, c, delta), 0.0, term("the difference of score and maximum", softmax.u))
+        + np.where(
+            _exact_differences(forward, contract, delta), 0.0, term("the difference of score and maximum", softmax.u)
+        )
         * distance
     )
-    if c.base2:
-        size = np.where(x.visible, np.abs(x.s) + term("base 2 of scores that are moved", row_shift(x, c)) + delta, 0.0)
+    if contract.base2:
+        size = np.where(
+            forward.visible,
+            np.abs(forward.s) + term("base 2 of scores that are moved", row_shift(forward, contract)) + delta,
+            0.0,
+        )
         alpha = alpha + work.u * (
             count("base 2 at a distance", 6) * distance
             + term("base 2 of the score", size)
             + term("the base-2 maximum", size.max(axis=-1, keepdims=True, initial=0.0))
         )
         alpha = alpha + term("underflow of base 2", 2 * work.eta)
-    if c.lse_merges:
-        alpha = alpha + times("further merges", c.lse_merges) * (
-            term("the log-sum-exps of parts", partial_lse_error(x, c))
-            + term("the weights of parts", merge_weight_error(x, c))
+    if contract.lse_merges:
+        alpha = alpha + times("further merges", contract.lse_merges) * (
+            term("the log-sum-exps of parts", partial_lse_error(forward, contract))
+            + term("the weights of parts", merge_weight_error(forward, contract))
         )
-    R = rescalings(x, c, delta)
-    one = exponential_error(c)
+    R = rescalings(forward, contract, delta)
+    one = exponential_error(contract)
     return LogWeightError(
         np.where(
-            x.visible,
+            forward.visible,
             alpha + times("rescalings of a weight", count("a rescaled weight's own exponential", 1) + R) * one,
             0.0,
         ),
-        np.where(x.visible, alpha + term("the exponential of a weight that is computed once", one), 0.0),
+        np.where(forward.visible, alpha + term("the exponential of a weight that is computed once", one), 0.0),
         R,
         delta,
     )
 
 
 @np.errstate(all="ignore")
-def reference_rounding(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def reference_rounding(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Bound the distance of the largest weight's exponent from 0, or from the reference's own distance, [.., Sq, 1].
 
     With base 2 it may be one s c - fl(m c), of the same c: the rounding of m c stays. Unless the contract says that it
     may overflow, a kernel keeps it within FARTHEST_REFERENCE, as those do that round s c too.
     """
-    if not c.base2:
-        return np.zeros((*x.s.shape[:-1], 1))
+    if not contract.base2:
+        return np.zeros((*forward.s.shape[:-1], 1))
     rounded = term(
-        "the reference's rounding in base 2", growth((c.stages.score_accumulation.u, 1)) * _largest_score(x, c)
+        "the reference's rounding in base 2",
+        gamma((contract.stages.score_accumulation.u, 1)) * _largest_score(forward, contract),
     )
-    may_overflow = guard("a rounded reference that may overflow", c.exponent == "base2_fused", False)
+    may_overflow = guard("a rounded reference that may overflow", contract.exponent == "base2_fused", False)
     return rounded if may_overflow else np.minimum(rounded, FARTHEST_REFERENCE)
 
 
-def exponential_error(c: ResolvedContract) -> float:
+def exponential_error(contract: ResolvedContract) -> float:
     """Largest error of the logarithm of one exponential: its own, and its rounding."""
-    softmax = c.stages.softmax
+    softmax = contract.stages.softmax
     return (
         term("underflow of an exponential", count("underflows of an exponential", 2) * softmax.eta)
-        - term("the error of exp", math.log1p(-elementary_error(c, "exp_error")))
+        - term("the error of exp", math.log1p(-elementary_error(contract, "exp_error")))
         - term("the rounding of an exponential", math.log1p(-softmax.u))
     )
 
 
 @np.errstate(all="ignore")
-def row_sum_difference(x: Intermediates, c: ResolvedContract, e: LogWeightError) -> np.ndarray:
+def row_sum_difference(forward: Intermediates, contract: ResolvedContract, log_errors: LogWeightError) -> np.ndarray:
     """|log| of a weight as the row sum has it over the same weight as the product has it, [.., Sq, Sk].
 
     They are one number, unless the row sum is found tile by tile and the weights are computed again from the last
     reference, of the same scores: then they share Delta alone. The second pass may be compiled another way, so that
     not even one reference for all tiles makes them equal.
     """
-    if c.normalize != "before_product" or (
-        guard("weights computed again from one reference", c.kv_tile is None, not e.R.any())
+    if contract.normalize != "before_product" or (
+        guard("weights computed again from one reference", contract.kv_tile is None, not log_errors.R.any())
     ):
-        return np.zeros(x.s.shape)
+        return np.zeros(forward.s.shape)
     return np.where(
-        x.visible,
+        forward.visible,
         term(
             "row sum and weights computed apart",
-            term("the row sum's weights, computed apart", e.rescaled - e.delta)
-            + term("the output's weights, computed apart", e.direct - e.delta),
+            term("the row sum's weights, computed apart", log_errors.rescaled - log_errors.delta)
+            + term("the output's weights, computed apart", log_errors.direct - log_errors.delta),
         ),
         0.0,
     )
 
 
 @np.errstate(all="ignore")
-def weight_error_by_lse(x: Intermediates, c: ResolvedContract, EL: np.ndarray) -> np.ndarray:
+def weight_error_by_lse(forward: Intermediates, contract: ResolvedContract, E_L: np.ndarray) -> np.ndarray:
     """|log| of a computed exp(s - LSE) over e^(s - L) e^(L - LSE): all errors but that of the LSE, [.., Sq, Sk].
 
-    ``EL`` [.., Sq, 1] bounds that.
+    ``E_L`` [.., Sq, 1] bounds that.
     """
-    return term("the score in exp(s - LSE)", score_error(x, c)) + exponent_by_lse_error(x, c, EL)
+    return term("the score in exp(s - LSE)", score_error(forward, contract)) + exponent_by_lse_error(
+        forward, contract, E_L
+    )
 
 
 @np.errstate(all="ignore")
-def exponent_by_lse_error(x: Intermediates, c: ResolvedContract, EL: np.ndarray) -> np.ndarray:
-    """|log| of a computed exp(s - LSE) over that of the computed s and LSE, which is off by ``EL``, [.., Sq, Sk]."""
-    delta, softmax, work = score_error(x, c), c.stages.softmax, c.stages.score_accumulation
-    L, shift = np.where(np.isfinite(x.L), x.L, 0.0), row_shift(x, c)
+def exponent_by_lse_error(forward: Intermediates, contract: ResolvedContract, E_L: np.ndarray) -> np.ndarray:
+    """|log| of a computed exp(s - LSE) over that of the computed s and LSE, which is off by ``E_L``, [.., Sq, Sk]."""
+    delta, softmax, work = score_error(forward, contract), contract.stages.softmax, contract.stages.score_accumulation
+    L, shift = np.where(np.isfinite(forward.L), forward.L, 0.0), row_shift(forward, contract)
     alpha = term(
         "the difference of score and LSE",
         softmax.u
         * (
-            np.abs(x.s - L)
+            np.abs(forward.s - L)
             + term("the score's error in the difference of score and LSE", delta)
-            + term("the LSE's error in the difference of score and LSE", EL)
+            + term("the LSE's error in the difference of score and LSE", E_L)
         ),
-    ) + term("the exponential of exp(s - LSE)", exponential_error(c))
-    if c.base2:
+    ) + term("the exponential of exp(s - LSE)", exponential_error(contract))
+    if contract.base2:
         alpha = (
             alpha
             + count("base 2 of the backward weights", 8)
             * work.u
             * (
-                term("base 2 of the score in the backward weights", np.abs(x.s) + delta)
+                term("base 2 of the score in the backward weights", np.abs(forward.s) + delta)
                 + term("base 2 of the LSE in the backward weights", np.abs(L))
                 + term(
                     "base 2 of the LSE in the backward weights",
                     term("base 2 of scores and LSE that are moved", 2 * shift),
                 )
-                + term("base 2 of the LSE in the backward weights", EL)
+                + term("base 2 of the LSE in the backward weights", E_L)
             )
             + term("underflow of base 2 in the backward weights", 2 * work.eta)
         )
-    alpha = alpha + term("an LSE that is moved back", shift_error(x, c, EL))
-    return np.where(x.visible, alpha, 0.0)
+    alpha = alpha + term("an LSE that is moved back", shift_error(forward, contract, E_L))
+    return np.where(forward.visible, alpha, 0.0)
 
 
-@kept
+@memoized
 @np.errstate(all="ignore")
-def partial_lse_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def partial_lse_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Error of the log-sum-exp L_t of any part of a row, given its row sum l_t and reference m_t, [.., Sq, 1].
 
     e^-off <= l_t < n e^(slack + off + 1) whatever the part, so |log l_t| < log n + slack + off + 1 and |L_t| is at most
@@ -213,89 +226,92 @@ def partial_lse_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     may be farther from it, by two scores at most.
     One logarithm, one sum, one store; with base 2 both summands are multiplied by ln 2.
     """
-    largest = _largest_score(x, c)
+    largest = _largest_score(forward, contract)
     log_sum = (
-        np.log(np.maximum(x.keys, 1))
-        + term("a reference far from the maximum of a part", c.reference_distance)
-        + term("the reference's rounding in a part's row sum", reference_rounding(x, c))
+        np.log(np.maximum(forward.keys, 1))
+        + term("a reference far from the maximum of a part", contract.reference_distance)
+        + term("the reference's rounding in a part's row sum", reference_rounding(forward, contract))
         + 1
     )
-    if c.reference != "maximum":
+    if contract.reference != "maximum":
         log_sum = log_sum + term("a reference that is no maximum of a part", 2 * largest)
     size = term("the largest score in a part's log-sum-exp", largest) + term(
         "the row sum in a part's log-sum-exp", log_sum
     )
-    work, softmax = c.stages.score_accumulation, c.stages.softmax
-    relative = growth(
+    work, softmax = contract.stages.score_accumulation, contract.stages.softmax
+    relative = gamma(
         (softmax.u, count("roundings of a part's log-sum-exp", 2)),
-        (c.stages.lse.of(softmax.format).u, count("storing a part's log-sum-exp", 1)),
-        (work.u, count("base 2 of a part's log-sum-exp", 4) if c.base2 else 0),
+        (contract.stages.lse.of(softmax.format).u, count("storing a part's log-sum-exp", 1)),
+        (work.u, count("base 2 of a part's log-sum-exp", 4) if contract.base2 else 0),
     )
-    return term("the logarithm of a part's row sum", elementary_error(c, "log_error") * (1 + log_sum)) + relative * size
+    return (
+        term("the logarithm of a part's row sum", elementary_error(contract, "log_error") * (1 + log_sum))
+        + relative * size
+    )
 
 
-@kept
+@memoized
 @np.errstate(all="ignore")
-def merge_weight_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def merge_weight_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Error of the logarithm of one computed e^(L_t - L), given L_t and L, for the part t of each key.
 
     L is the largest L_t, or their own log-sum-exp, so the argument is at most M - s + 2 log n in size.
     """
-    delta = score_error(x, c)
+    delta = score_error(forward, contract)
     argument = (
-        _distance(x, c, delta)
-        + term("the number of keys in a part's argument", 2 * np.log(np.maximum(x.keys, 1)))
+        _distance(forward, contract, delta)
+        + term("the number of keys in a part's argument", 2 * np.log(np.maximum(forward.keys, 1)))
         + count("the number of keys in a part's argument", 1)
     )
-    error = term("the argument of a part's weight", c.stages.softmax.u * argument) + term(
-        "the exponential of a part's weight", exponential_error(c)
+    error = term("the argument of a part's weight", contract.stages.softmax.u * argument) + term(
+        "the exponential of a part's weight", exponential_error(contract)
     )
-    if c.base2:  # a difference of natural logarithms is multiplied by a rounded log2(e)
-        error = error + count("base 2 of a part's weight", 2) * c.stages.score_accumulation.u * argument
-    return np.where(x.visible, error, 0.0)
+    if contract.base2:  # a difference of natural logarithms is multiplied by a rounded log2(e)
+        error = error + count("base 2 of a part's weight", 2) * contract.stages.score_accumulation.u * argument
+    return np.where(forward.visible, error, 0.0)
 
 
-def _distance(x: Intermediates, c: ResolvedContract, delta: np.ndarray) -> np.ndarray:
+def _distance(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray) -> np.ndarray:
     """Largest size of the arguments that make up one weight: M - s as computed, and how far the reference is off."""
     off = (
-        count("the slack in a distance", 2) * c.reference_slack
-        if c.reference == "maximum"
-        else term("the range in a distance", c.reference_range)
+        count("the slack in a distance", 2) * contract.reference_slack
+        if contract.reference == "maximum"
+        else term("the range in a distance", contract.reference_range)
     )
     return (
-        x.M
-        - x.s
+        forward.M
+        - forward.s
         + term("the error of a score in its distance", delta)
         + term("the error of the maximum in a distance", delta.max(axis=-1, keepdims=True, initial=0.0))
         + off
     )
 
 
-def _largest_score(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def _largest_score(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Largest |s| + Delta of each row, [.., Sq, 1]."""
-    size = np.where(x.visible, np.abs(x.s) + term("the largest score that is moved", row_shift(x, c)), 0.0) + term(
-        "the error of the largest score", score_error(x, c)
-    )
+    size = np.where(
+        forward.visible, np.abs(forward.s) + term("the largest score that is moved", row_shift(forward, contract)), 0.0
+    ) + term("the error of the largest score", score_error(forward, contract))
     return size.max(axis=-1, keepdims=True, initial=0.0)
 
 
-def _exact_differences(x: Intermediates, c: ResolvedContract, delta: np.ndarray) -> np.ndarray:
+def _exact_differences(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray) -> np.ndarray:
     """Rows whose scores are exact and whose differences s - M fit the softmax's format on the scores' grid."""
-    sigma = abs(x.problem.scale_value)
+    sigma = abs(forward.problem.scale_value)
     plain = (
-        guard("exact differences have no bias", not x.problem.has_addends, True)
-        and guard("exact differences have no softcap", x.problem.softcap is None, True)
-        and guard("exact differences are to the maximum", c.reference_distance == 0, True)
+        guard("exact differences have no bias", not forward.problem.has_addends, True)
+        and guard("exact differences have no softcap", forward.problem.softcap is None, True)
+        and guard("exact differences are to the maximum", contract.reference_distance == 0, True)
         # Multiplied by log2(e), scores leave their grid.
-        and guard("exact differences are natural", not c.base2, True)
+        and guard("exact differences are natural", not contract.base2, True)
         and guard("exact differences have a scale of a power of 2", is_power_of(2, sigma), True)
     )
-    if not plain or not x.s.size:
-        return np.zeros((*x.s.shape[:-1], 1), dtype=bool)
-    low_q, low_k = lowest_bits(x)
+    if not plain or not forward.s.size:
+        return np.zeros((*forward.s.shape[:-1], 1), dtype=bool)
+    low_q, low_k = lowest_bits(forward)
     low = low_q[..., None] + math.log2(sigma) + low_k.min(-1)[..., None, None]
-    reach = np.where(x.visible, x.M - x.s, 0.0).max(axis=-1, keepdims=True)
-    fits = np.log2(reach) <= c.stages.softmax.format.precision + np.minimum(low, 4000.0) - 1e-9
+    reach = np.where(forward.visible, forward.M - forward.s, 0.0).max(axis=-1, keepdims=True)
+    fits = np.log2(reach) <= contract.stages.softmax.format.precision + np.minimum(low, 4000.0) - 1e-9
     return guard("exact differences fit the format", fits, True) & guard(
         "exact differences are of exact scores", delta.max(axis=-1, keepdims=True) == 0, True
     )

@@ -72,10 +72,10 @@ def largest_mean(t: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray
 
 
 @np.errstate(all="ignore")
-def mean_error(w: Intervals, apart: np.ndarray, r: np.ndarray) -> np.ndarray:
+def mean_error(weights: Intervals, apart: np.ndarray, r: np.ndarray) -> np.ndarray:
     """The largest size of a mean of ``apart`` +- ``r`` [.., Sq, Sk] under the weights of each row, [.., Sq, 1]."""
     rows, n = math.prod(apart.shape[:-1]), apart.shape[-1]
-    flat = [np.broadcast_to(x, apart.shape).reshape(rows, n) for x in (w.low, w.high, apart, r)]
+    flat = [np.broadcast_to(x, apart.shape).reshape(rows, n) for x in (weights.low, weights.high, apart, r)]
     low, high, apart_, r_ = flat
     both = (
         largest_mean((sign * apart_ + term("errors of what a mean is made of", r_))[..., None], low, high)

@@ -27,7 +27,7 @@ from attn_spec.bounds.backward.gradient_sums import (
     where_sums_fit,
 )
 from attn_spec.bounds.forward.row_sum_bounds import INFLATION
-from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, kept
+from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, memoized
 from attn_spec.bounds.linear.linear_bounds import (
     LinearError,
     in_domain,
@@ -39,8 +39,15 @@ from attn_spec.bounds.linear.linear_bounds import (
 from attn_spec.bounds.operand_bounds import pulled_back, unknown_operands
 from attn_spec.bounds.running_error import Approximation
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.contract.products import entry, left_out, probability_cast, sum_underflow, sums, terms
-from attn_spec.contract.roundoff import elementary_error, growth
+from attn_spec.contract.products import (
+    number_of_products,
+    probability_cast,
+    rounding_on_entry,
+    roundings_of_sum,
+    skipped_pieces,
+    sum_underflow,
+)
+from attn_spec.contract.roundoff import elementary_error, gamma
 from attn_spec.contract.terms import count, guard, standing, term, times
 from attn_spec.numbers.formats import FORMATS
 
@@ -49,7 +56,7 @@ from attn_spec.numbers.formats import FORMATS
 class RowGradientError:
     """Errors and sizes that the gradients of all operands read of the backward pass's rows. Sizes include errors."""
 
-    e: LinearError
+    errors: LinearError
     #: 1 / N at most, [.., Sq, 1]; 0 in rows that see no key.
     inverse: np.ndarray
     #: |dO| [.., Sq, Dv], and the size of D, [.., Sq, 1].
@@ -57,30 +64,32 @@ class RowGradientError:
     D: np.ndarray
     #: Size and error of dw, and of P, [.., Sq, Sk]; 0 where the key is hidden.
     dw: np.ndarray
-    of_dw: np.ndarray
+    E_dw: np.ndarray
     P: np.ndarray
-    of_P: np.ndarray
+    E_P: np.ndarray
 
 
 @np.errstate(all="ignore")
 def linear_gradient_bound(
-    x: Intermediates, g: GradientIntermediates, contract: ResolvedContract, slack: GradientBound | None = None
+    forward: Intermediates, grad: GradientIntermediates, contract: ResolvedContract, slack: GradientBound | None = None
 ) -> GradientBound:
     """The bound under one reading of a resolved contract, as :func:`gradient_bounds.gradient_bound`."""
     evaluated = {} if slack is None else slack.allowed
-    e = linear_error(x, contract)
-    of_o = output_error(e, x.O, 0.0)
-    rows = _rows(e, g, of_o)
-    per_head = {"q": _of_queries(rows, g), "k": _of_keys(rows, g)}
-    (dq, _), (dk, _) = (pulled_back(x, name, gradient) for name, gradient in per_head.items())
-    errors = {
+    errors = linear_error(forward, contract)
+    E_o = output_error(errors, forward.O, 0.0)
+    rows = _rows(errors, grad, E_o)
+    per_head = {"q": _of_queries(rows, grad), "k": _of_keys(rows, grad)}
+    (dq, _), (dk, _) = (pulled_back(forward, name, gradient) for name, gradient in per_head.items())
+    unfinished = {
         "dq": dq.error,
-        "dk": term("sums of linear dk over heads", summed_over_group(x, contract, dk), x.over_group(dk.error)),
+        "dk": term(
+            "sums of linear dk over heads", summed_over_group(forward, contract, dk), forward.over_group(dk.error)
+        ),
         "dv": _dv_error(rows),
     }
     finished: dict[str, np.ndarray] = {}
-    for name, value in g.gradients.items():
-        error, size = errors[name], np.abs(value) + evaluated.get(name, 0.0)
+    for name, value in grad.gradients.items():
+        error, size = unfinished[name], np.abs(value) + evaluated.get(name, 0.0)
         out = last_cast(contract, contract.gradients)
         total = (
             error
@@ -90,147 +99,158 @@ def linear_gradient_bound(
             + term("underflow of the cast of linear gradients", out.eta)
         ) * times("the evaluation of linear gradients in float64", INFLATION)
         finished[name] = np.where(size + total <= contract.largest("gradients"), total, np.inf)
-    inside = _rows_fit(rows, of_o, g)
-    of_queries, of_keys = unknown_operands(x, contract)
-    keys = guard("sums over rows of linear gradients", _keys_fit(rows), True) & ~(x.over_group(of_keys) > 0)
-    every = x.over_group(~inside | of_queries) == 0
+    inside = _rows_fit(rows, E_o, grad)
+    of_queries, of_keys = unknown_operands(forward, contract)
+    keys = guard("sums over rows of linear gradients", _keys_fit(rows), True) & ~(forward.over_group(of_keys) > 0)
+    every = forward.over_group(~inside | of_queries) == 0
     return GradientBound(
         finished,
-        X=rows.of_dw,
+        E_X=rows.E_dw,
         rows=inside & ~of_queries & ~of_keys.any(axis=-1, keepdims=True),
         keys=keys & guard("rows outside the domain that add to linear dk", np.all(every, axis=-1, keepdims=True), True),
         whole=bool(every.all() and keys.all()),
     )
 
 
-@kept
-def gradient_evaluation_error(x: Intermediates, g: GradientIntermediates) -> GradientBound:
+@memoized
+def gradient_evaluation_error(forward: Intermediates, grad: GradientIntermediates) -> GradientBound:
     """Error of the float64 gradients themselves, as :func:`linear_bounds.evaluation_error`."""
-    return linear_gradient_bound(x, g, GRADIENT_EVALUATION)
+    return linear_gradient_bound(forward, grad, GRADIENT_EVALUATION)
 
 
-def _rows(e: LinearError, g: GradientIntermediates, of_o: np.ndarray) -> RowGradientError:
+def _rows(errors: LinearError, grad: GradientIntermediates, E_o: np.ndarray) -> RowGradientError:
     """The errors of 1 / N and of D, that of o, in dw and in P."""
-    x, dO = e.x, np.abs(g.cotangent)
-    inverse, lost = _inverse(e)
-    D = (dO * (np.abs(x.O) + term("the error of o in the size of linear delta", of_o))).sum(axis=-1, keepdims=True)
-    P, dP = e.w * inverse, dO @ e.v.swapaxes(-1, -2)
-    of_P = term("errors of features in dv", e.dw * inverse) + term(
+    forward, dO = errors.forward, np.abs(grad.cotangent)
+    inverse, lost = _inverse(errors)
+    D = (dO * (np.abs(forward.O) + term("the error of o in the size of linear delta", E_o))).sum(axis=-1, keepdims=True)
+    P, dP = errors.w * inverse, dO @ errors.v.swapaxes(-1, -2)
+    E_P = term("errors of features in dv", errors.E_w * inverse) + term(
         "the error of 1 / N in dv",
-        np.where(x.visible, x.P, 0.0) * lost / times("the largest 1 / N in dv", 1 - lost),
+        np.where(forward.visible, forward.P, 0.0) * lost / times("the largest 1 / N in dv", 1 - lost),
     )
-    of_D = (dO * of_o).sum(axis=-1, keepdims=True)
-    if e.c.delta != "output":  # sum P dP, whose terms may cancel, and which has the errors of P
+    E_D = (dO * E_o).sum(axis=-1, keepdims=True)
+    if errors.contract.delta != "output":  # sum P dP, whose terms may cancel, and which has the errors of P
         D = np.maximum(D, term("sums of P dP in linear delta", (P * dP).sum(axis=-1, keepdims=True)))
-        of_D = np.maximum(of_D, term("errors of P in linear delta", (of_P * dP).sum(axis=-1, keepdims=True)))
-        of_D = of_D + term(
+        E_D = np.maximum(E_D, term("errors of P in linear delta", (E_P * dP).sum(axis=-1, keepdims=True)))
+        E_D = E_D + term(
             "sums of linear delta over keys",
-            growth(*sums(e.c, "score_accumulation", x.keys))
+            gamma(*roundings_of_sum(errors.contract, "score_accumulation", forward.keys))
             * (
                 term("linear delta in its sums over keys", D)
-                + term("the error of linear delta in its sums over keys", of_D)
+                + term("the error of linear delta in its sums over keys", E_D)
             ),
         )
-        of_D = of_D + term(
+        E_D = E_D + term(
             "underflow of linear delta's sum over keys",
             count("several underflows of linear delta", 4)
-            * times("underflow of linear delta for each key", terms(e.c, x.keys))
-            * sum_underflow(e.c, "score_accumulation"),
+            * times("underflow of linear delta for each key", number_of_products(errors.contract, forward.keys))
+            * sum_underflow(errors.contract, "score_accumulation"),
         )
-    dL = 0.0 if g.lse_cotangent is None else np.abs(g.lse_cotangent)[..., None]
+    dL = 0.0 if grad.lse_cotangent is None else np.abs(grad.lse_cotangent)[..., None]
     size = (
         np.where(
-            x.visible, term("dP in linear dw", dP) + term("delta in linear dw", D) + term("dL in linear dw", dL), 0.0
+            forward.visible,
+            term("dP in linear dw", dP) + term("delta in linear dw", D) + term("dL in linear dw", dL),
+            0.0,
         )
         * inverse
     )
-    of_dw = np.where(x.visible, term("the error of o in linear dw", of_D * inverse), 0.0)
-    of_dw = of_dw + term("the error of 1 / N in dw", size * lost)
-    return RowGradientError(e, inverse, dO, D, dw=size, of_dw=of_dw, P=P, of_P=of_P)
+    E_dw = np.where(forward.visible, term("the error of o in linear dw", E_D * inverse), 0.0)
+    E_dw = E_dw + term("the error of 1 / N in dw", size * lost)
+    return RowGradientError(errors, inverse, dO, D, dw=size, E_dw=E_dw, P=P, E_P=E_P)
 
 
-def _inverse(e: LinearError) -> tuple[np.ndarray, np.ndarray]:
+def _inverse(errors: LinearError) -> tuple[np.ndarray, np.ndarray]:
     """1 / N at most, 0 in rows that see no key, and its error relative to 1 / N at most, [.., Sq, 1].
 
     Where weights are computed again from the log-sum-exp, it is exp(-L).
     """
-    x, c = e.x, e.c
-    lost = term("the error of N in the backward pass", e.dN / x.N)
-    if c.backward_weights == "recomputed":
-        of_L = lse_error(e)[..., None]
-        size = np.abs(x.L) + term("the error of the LSE in roundings of -LSE", of_L)
-        rounded = growth((c.stages.softmax.u, count("roundings of -LSE", 3))) * size
-        in_exponent = term("the LSE in 1 / N", of_L) + rounded
-        again = -np.expm1(-in_exponent - term("the exponential of -LSE", elementary_error(c, "exp_error")))
+    forward, contract = errors.forward, errors.contract
+    lost = term("the error of N in the backward pass", errors.E_N / forward.N)
+    if contract.backward_weights == "recomputed":
+        E_L = lse_error(errors)[..., None]
+        size = np.abs(forward.L) + term("the error of the LSE in roundings of -LSE", E_L)
+        rounded = gamma((contract.stages.softmax.u, count("roundings of -LSE", 3))) * size
+        in_exponent = term("the LSE in 1 / N", E_L) + rounded
+        again = -np.expm1(-in_exponent - term("the exponential of -LSE", elementary_error(contract, "exp_error")))
         lost = np.maximum(lost, term("1 / N as exp(-LSE)", again))
-    inverse = np.where(lost < 1, 1 / (x.N * times("the largest 1 / N in dw", 1 - lost)), np.inf)
-    return np.where(x.keys > 0, inverse, 0.0), np.where(x.keys > 0, lost, 0.0)
+    inverse = np.where(lost < 1, 1 / (forward.N * times("the largest 1 / N in dw", 1 - lost)), np.inf)
+    return np.where(forward.keys > 0, inverse, 0.0), np.where(forward.keys > 0, lost, 0.0)
 
 
-def _lengths(e: LinearError) -> tuple[int, int]:
+def _lengths(errors: LinearError) -> tuple[int, int]:
     """Terms of the longest sum over columns, and tiles that a sum over queries or keys passes."""
-    problem = e.x.problem
+    problem = errors.forward.problem
     columns = max(problem.value_dim, problem.head_dim)
-    return columns, term("states of gradients for each tile", e.c.tiles(problem.key_length)) + e.c.tiles(
-        problem.query_length
-    )
+    return columns, term(
+        "states of gradients for each tile", errors.contract.tiles(problem.key_length)
+    ) + errors.contract.tiles(problem.query_length)
 
 
-def _growth(e: LinearError, n: np.ndarray) -> np.ndarray:
+def _growth(errors: LinearError, n: np.ndarray) -> np.ndarray:
     """G of a term on the longest way: sums over Dv or D and over ``n`` queries or keys, stores, casts and factors."""
-    x, c = e.x, e.c
-    dtype, form, out = FORMATS[x.problem.dtype], c.stages.operands.format, c.stages.output.format
+    forward, contract = errors.forward, errors.contract
+    dtype, form, out = FORMATS[forward.problem.dtype], contract.stages.operands.format, contract.stages.output.format
     entering = standing(
         ("entry of values to linear dP", dtype),
         ("entry of one feature to the linear backward pass", form),
         ("entry of the other feature to the linear backward pass", form),
         ("entry of dO to the linear backward pass", out),
-        ("entry of dw", c.stages.score_gradients.format),
+        ("entry of dw", contract.stages.score_gradients.format),
     )
-    entries = [(entry(c, each).u, 1) for each in entering]
+    entries = [(rounding_on_entry(contract, each).u, 1) for each in entering]
     entries += [
-        (entry(c, c.stages.partial_outputs.format).u, count("entry of states of gradients", 1)),
-        (probability_cast(c).u, count("the cast of P in linear dv", 1)),
+        (
+            rounding_on_entry(contract, contract.stages.partial_outputs.format).u,
+            count("entry of states of gradients", 1),
+        ),
+        (probability_cast(contract).u, count("the cast of P in linear dv", 1)),
     ]
     formats = (
         dtype,
         form,
         out,
-        c.stages.score_gradients.format,
-        c.stages.probabilities.format,
-        c.stages.partial_outputs.format,
+        contract.stages.score_gradients.format,
+        contract.stages.probabilities.format,
+        contract.stages.partial_outputs.format,
     )
-    left = max(left_out(c, one, other) for one in formats for other in formats)
-    summed = c.stages.score_accumulation.format
+    left = max(skipped_pieces(contract, one, other) for one in formats for other in formats)
+    summed = contract.stages.score_accumulation.format
     stages = standing(
         ("the store of linear weights and of dw", "stored_scores"),
         ("the store of linear dP", "weight_gradients"),
         ("the cast of dw", "score_gradients"),
     )
     narrowed = [
-        (c.stage(stage).of(summed).u, count("two stores of one number of the linear backward pass", 2))
+        (contract.stage(stage).of(summed).u, count("two stores of one number of the linear backward pass", 2))
         for stage in (*stages, "softmax")
     ]
-    columns, tiles = _lengths(e)
+    columns, tiles = _lengths(errors)
     terms_of_column = columns + count("the sums of delta and dL with dP", 2)
     short = np.maximum(
-        term("sums over columns in the format of scores", growth(*sums(c, "score_accumulation", terms_of_column))),
         term(
-            "sums over columns in the format of gradients", growth(*sums(c, "gradient_accumulation", terms_of_column))
+            "sums over columns in the format of scores",
+            gamma(*roundings_of_sum(contract, "score_accumulation", terms_of_column)),
+        ),
+        term(
+            "sums over columns in the format of gradients",
+            gamma(*roundings_of_sum(contract, "gradient_accumulation", terms_of_column)),
         ),
     )
     passed = term(
         "states of gradients that are added to one accumulator", np.maximum(n, columns * np.minimum(tiles, n)), n
     ) + term("additions within the state of gradients of the first tile", columns)  # as :func:`linear_bounds.chained`
     long = np.maximum(
-        term("sums over rows in the format of gradients", growth(*accumulated(c, passed))),
-        term("sums over rows in the format of outputs", growth(*sums(c, "output_accumulation", passed))),
+        term("sums over rows in the format of gradients", gamma(*accumulated(contract, passed))),
+        term(
+            "sums over rows in the format of outputs", gamma(*roundings_of_sum(contract, "output_accumulation", passed))
+        ),
     )
-    rest = growth(
+    rest = gamma(
         *entries,
         (left, count("pieces left out of two products of the linear backward pass", 2)),
-        (state_rounding(c).u, term("states of gradients that wait", tiles)),
-        (c.stages.softmax.u, count("products with 1 / N in the backward pass", 6)),
+        (state_rounding(contract).u, term("states of gradients that wait", tiles)),
+        (contract.stages.softmax.u, count("products with 1 / N in the backward pass", 6)),
         *term("stores of the linear backward pass", narrowed, ()),
     )
     return (
@@ -251,16 +271,25 @@ class _Underflow:
     stored: float
 
 
-def _underflow(e: LinearError, n: np.ndarray) -> _Underflow:
-    x, c = e.x, e.c
+def _underflow(errors: LinearError, n: np.ndarray) -> _Underflow:
+    forward, contract = errors.forward, errors.contract
     least = max(
-        term("underflow in the format of scores in the linear backward pass", sum_underflow(c, "score_accumulation")),
-        term("underflow in the format of outputs in the linear backward pass", sum_underflow(c, "output_accumulation")),
-        term("underflow in the format of gradients in the linear backward pass", sum_eta(c)),
+        term(
+            "underflow in the format of scores in the linear backward pass",
+            sum_underflow(contract, "score_accumulation"),
+        ),
+        term(
+            "underflow in the format of outputs in the linear backward pass",
+            sum_underflow(contract, "output_accumulation"),
+        ),
+        term("underflow in the format of gradients in the linear backward pass", sum_eta(contract)),
     )
-    stores, partial = stored_sums(c, n)
-    columns, tiles = _lengths(e)
-    formats = (FORMATS[x.problem.dtype], *(c.format(stage) for stage in ("operands", "output", "score_gradients")))
+    stores, partial = stored_sums(contract, n)
+    columns, tiles = _lengths(errors)
+    formats = (
+        FORMATS[forward.problem.dtype],
+        *(contract.format(stage) for stage in ("operands", "output", "score_gradients")),
+    )
     stages = standing(
         ("underflow of products with 1 / N", "softmax"),
         ("underflow of products with 1 / N", "softmax"),
@@ -272,32 +301,41 @@ def _underflow(e: LinearError, n: np.ndarray) -> _Underflow:
     return _Underflow(
         columns=term(
             "underflow of linear sums over columns",
-            count("several underflows of linear sums over columns", 4) * terms(c, columns) * least,
+            count("several underflows of linear sums over columns", 4) * number_of_products(contract, columns) * least,
         ),
         rows=count("several underflows of linear sums over rows", 4)
-        * terms(
-            c,
+        * number_of_products(
+            contract,
             term(
                 "underflow of states of gradients in one accumulator", np.maximum(n, columns * np.minimum(tiles, n)), n
             )
             + columns,
         )
         * least
-        + tiles * state_rounding(c).eta
+        + tiles * state_rounding(contract).eta
         + 2 * partial.eta * (stores + n),
-        entry=term("underflow on entry in the linear backward pass", max(entry(c, form).eta for form in formats)),
-        stored=term("underflow of what the linear backward pass stores", sum(c.stage(stage).eta for stage in stages))
-        + term("underflow of the cast of P in linear dv", probability_cast(c).eta),
+        entry=term(
+            "underflow on entry in the linear backward pass",
+            max(rounding_on_entry(contract, form).eta for form in formats),
+        ),
+        stored=term(
+            "underflow of what the linear backward pass stores", sum(contract.stage(stage).eta for stage in stages)
+        )
+        + term("underflow of the cast of P in linear dv", probability_cast(contract).eta),
     )
 
 
-def _of_queries(r: RowGradientError, g: GradientIntermediates) -> Approximation:
+def _of_queries(rows: RowGradientError, grad: GradientIntermediates) -> Approximation:
     """da per head, [.., Sq, D]."""
-    e, x = r.e, r.e.x
-    b, inverse, n = e.b, r.inverse, x.keys
-    G, tiny, dw = _growth(e, n), _underflow(e, n), r.dw + term("the error of dw in its size in linear dq", r.of_dw)
-    seen, values = x.visible @ b, x.visible @ (b * e.v.sum(axis=-1, keepdims=True))
-    cotangents = r.dO.sum(axis=-1, keepdims=True)
+    errors, forward = rows.errors, rows.errors.forward
+    b, inverse, n = errors.b, rows.inverse, forward.keys
+    G, tiny, dw = (
+        _growth(errors, n),
+        _underflow(errors, n),
+        rows.dw + term("the error of dw in its size in linear dq", rows.E_dw),
+    )
+    seen, values = forward.visible @ b, forward.visible @ (b * errors.v.sum(axis=-1, keepdims=True))
+    cotangents = rows.dO.sum(axis=-1, keepdims=True)
     # A quotient by N may underflow before the sum over the columns: dO / N, and o / N, which dO multiplies.
     under = (
         (
@@ -333,28 +371,31 @@ def _of_queries(r: RowGradientError, g: GradientIntermediates) -> Approximation:
             "underflow of sums over rows in linear dq",
             tiny.rows
             * (
-                1 + term("underflow of sums over rows that 1 / N multiplies in linear dq", inverse * (cotangents + r.D))
+                1
+                + term(
+                    "underflow of sums over rows that 1 / N multiplies in linear dq", inverse * (cotangents + rows.D)
+                )
             ),
         )
         + term("a last underflow of sums over columns in linear dq", tiny.columns)
     )
     error = (
-        term("the error of dw in linear dq", r.of_dw @ b)
-        + term("errors of features in linear dq", dw @ e.of_b)
+        term("the error of dw in linear dq", rows.E_dw @ b)
+        + term("errors of features in linear dq", dw @ errors.E_b)
         + term("roundings in linear dq", G * (dw @ b))
         + term("all underflow in linear dq", times("roundings make underflow grow in linear dq", 1 + G) * under)
     )
-    return _summed(e, g.of_q, dw @ b, error)
+    return _summed(errors, grad.of_q, dw @ b, error)
 
 
-def _of_keys(r: RowGradientError, g: GradientIntermediates) -> Approximation:
+def _of_keys(rows: RowGradientError, grad: GradientIntermediates) -> Approximation:
     """db per query head, [.., Sk, D]."""
-    e, x = r.e, r.e.x
-    n = x.visible.sum(axis=-2)[..., None]
-    G, tiny, dw = _growth(e, n), _underflow(e, n), (r.dw + r.of_dw).swapaxes(-1, -2)
-    a, of_keys = e.a * r.inverse, x.visible.swapaxes(-1, -2)
-    seen, unscaled, values = of_keys @ a, of_keys @ e.a, e.v.sum(axis=-1, keepdims=True)
-    cotangents, both = (of_keys @ (one * r.dO.sum(axis=-1, keepdims=True)) for one in (a, a + e.a))
+    errors, forward = rows.errors, rows.errors.forward
+    n = forward.visible.sum(axis=-2)[..., None]
+    G, tiny, dw = _growth(errors, n), _underflow(errors, n), (rows.dw + rows.E_dw).swapaxes(-1, -2)
+    a, of_keys = errors.a * rows.inverse, forward.visible.swapaxes(-1, -2)
+    seen, unscaled, values = of_keys @ a, of_keys @ errors.a, errors.v.sum(axis=-1, keepdims=True)
+    cotangents, both = (of_keys @ (one * rows.dO.sum(axis=-1, keepdims=True)) for one in (a, a + errors.a))
     under = term(
         "underflow of sums over columns and stores in linear dk",
         (tiny.columns + tiny.stored)
@@ -387,28 +428,30 @@ def _of_keys(r: RowGradientError, g: GradientIntermediates) -> Approximation:
         + term("a last underflow of sums over columns in linear dk", tiny.columns)
     )
     error = (
-        term("the error of dw in linear dk", r.of_dw.swapaxes(-1, -2) @ e.a)
-        + term("errors of features in linear dk", dw @ e.of_a)
-        + term("roundings in linear dk", G * (dw @ e.a))
+        term("the error of dw in linear dk", rows.E_dw.swapaxes(-1, -2) @ errors.a)
+        + term("errors of features in linear dk", dw @ errors.E_a)
+        + term("roundings in linear dk", G * (dw @ errors.a))
         + term("all underflow in linear dk", times("roundings make underflow grow in linear dk", 1 + G) * under)
     )
-    return _summed(e, g.of_k, dw @ e.a, error)
+    return _summed(errors, grad.of_k, dw @ errors.a, error)
 
 
-def _summed(e: LinearError, value: np.ndarray, size: np.ndarray, error: np.ndarray) -> Approximation:
+def _summed(errors: LinearError, value: np.ndarray, size: np.ndarray, error: np.ndarray) -> Approximation:
     """A finished sum; infinite errors where it could overflow."""
-    error = where_sums_fit(e.c, size, error)
-    return Approximation(finite(value), size, error, e.c.stages.gradient_accumulation.format, e.c)
+    error = where_sums_fit(errors.contract, size, error)
+    return Approximation(
+        finite(value), size, error, errors.contract.stages.gradient_accumulation.format, errors.contract
+    )
 
 
-def _dv_error(r: RowGradientError) -> np.ndarray:
+def _dv_error(rows: RowGradientError) -> np.ndarray:
     """Error of dV, [B, Hkv, Sk, Dv]."""
-    e, x = r.e, r.e.x
-    n = x.over_group(x.visible.sum(axis=-2)[..., None])
-    per_head = x.problem.per_query_head(n)
-    G, tiny, of_keys = _growth(e, per_head), _underflow(e, per_head), x.visible.swapaxes(-1, -2)
-    inverse, features = r.inverse, e.b.sum(axis=-1, keepdims=True)
-    P, size = (r.P + term("the error of P in its size in linear dv", r.of_P)).swapaxes(-1, -2), r.dO
+    errors, forward = rows.errors, rows.errors.forward
+    n = forward.over_group(forward.visible.sum(axis=-2)[..., None])
+    per_head = forward.problem.per_query_head(n)
+    G, tiny, of_keys = _growth(errors, per_head), _underflow(errors, per_head), forward.visible.swapaxes(-1, -2)
+    inverse, features = rows.inverse, errors.b.sum(axis=-1, keepdims=True)
+    P, size = (rows.P + term("the error of P in its size in linear dv", rows.E_P)).swapaxes(-1, -2), rows.dO
     under = term(
         "underflow of stores in linear dv",
         (tiny.stored + tiny.columns)
@@ -444,19 +487,19 @@ def _dv_error(r: RowGradientError) -> np.ndarray:
     )
     under = under + term(
         "underflow of dO / N on entry in linear dv",
-        tiny.entry * (of_keys @ (inverse * size * e.a.sum(axis=-1, keepdims=True))),
+        tiny.entry * (of_keys @ (inverse * size * errors.a.sum(axis=-1, keepdims=True))),
     )
     under = under + term(
         "underflow of w before its product with dO in linear dv",
-        (tiny.stored + tiny.entry) * e.w.sum(axis=-2)[..., None],
+        (tiny.stored + tiny.entry) * errors.w.sum(axis=-2)[..., None],
     )
     error = (
-        term("the error of P in linear dv", r.of_P.swapaxes(-1, -2) @ size)
+        term("the error of P in linear dv", rows.E_P.swapaxes(-1, -2) @ size)
         + term("roundings in linear dv", G * (P @ size))
         + term("all underflow in linear dv", times("roundings make underflow grow in linear dv", 1 + G) * under)
     )
-    total = x.over_group(P @ size)
-    return where_sums_fit(e.c, total, x.over_group(error))
+    total = forward.over_group(P @ size)
+    return where_sums_fit(errors.contract, total, forward.over_group(error))
 
 
 #: Stages that hold the terms of gradients, and their sums.
@@ -468,45 +511,45 @@ _HOLD = (
 
 
 @np.errstate(all="ignore")
-def _rows_fit(r: RowGradientError, of_o: np.ndarray, g: GradientIntermediates) -> np.ndarray:
+def _rows_fit(rows: RowGradientError, E_o: np.ndarray, grad: GradientIntermediates) -> np.ndarray:
     """Rows [B, Hq, Sq] in the forward domain, whose sums overflow in no order, or that see no key.
 
     The derivative of a quotient as it is written has the square of N below.
     """
-    e, x, form = r.e, r.e.x, r.e.c.stages.score_accumulation.format
-    least, most = ((x.N + sign * e.dN)[..., 0] ** 2 for sign in (-1, 1))
+    errors, forward, form = rows.errors, rows.errors.forward, rows.errors.contract.stages.score_accumulation.format
+    least, most = ((forward.N + sign * errors.E_N)[..., 0] ** 2 for sign in (-1, 1))
     squares = (most * (1 + 4 * form.unit_roundoff) <= form.largest) & guard(
         "the square of a sum of linear weights, inverted", most * form.smallest_normal <= 1, True
     )
-    dw, scaled = r.dw + r.of_dw, np.maximum(r.inverse, 1.0)
+    dw, scaled = rows.dw + rows.E_dw, np.maximum(rows.inverse, 1.0)
     held = [
         np.maximum(dw, dw / scaled).max(axis=-1, initial=0.0),
-        (dw @ e.b).max(axis=-1, initial=0.0),
-        (scaled * r.dO).max(axis=-1, initial=0.0),
-        (r.D * scaled)[..., 0],
+        (dw @ errors.b).max(axis=-1, initial=0.0),
+        (scaled * rows.dO).max(axis=-1, initial=0.0),
+        (rows.D * scaled)[..., 0],
     ]
-    widest = np.maximum.reduce(held) * (1 + np.broadcast_to(_growth(e, x.keys), x.N.shape)[..., 0])
+    widest = np.maximum.reduce(held) * (1 + np.broadcast_to(_growth(errors, forward.keys), forward.N.shape)[..., 0])
     fits = (
         squares
         & guard("the least square of a sum of linear weights", least >= form.smallest_normal, True)
-        & guard("gradients of a row of linear attention", widest <= e.c.largest(*_HOLD), True)
+        & guard("gradients of a row of linear attention", widest <= errors.contract.largest(*_HOLD), True)
         & np.isfinite(widest)
     )
-    seen = guard("linear gradients of rows outside the forward domain", in_domain(e, of_o), True) & fits
-    return (seen | (e.known & (x.keys[..., 0] == 0))) & np.isfinite(g.cotangent).all(axis=-1)
+    seen = guard("linear gradients of rows outside the forward domain", in_domain(errors, E_o), True) & fits
+    return (seen | (errors.known & (forward.keys[..., 0] == 0))) & np.isfinite(grad.cotangent).all(axis=-1)
 
 
 @np.errstate(all="ignore")
-def _keys_fit(r: RowGradientError) -> np.ndarray:
+def _keys_fit(rows: RowGradientError) -> np.ndarray:
     """Keys [B, Hkv, Sk] whose sums over all rows of the group, states included, overflow in no order."""
-    e, x = r.e, r.e.x
-    dw, scaled = (r.dw + r.of_dw).swapaxes(-1, -2), np.maximum(r.inverse, 1.0)
-    states = (e.a * scaled).swapaxes(-1, -2) @ (r.dO + r.D)
+    errors, forward = rows.errors, rows.errors.forward
+    dw, scaled = (rows.dw + rows.E_dw).swapaxes(-1, -2), np.maximum(rows.inverse, 1.0)
+    states = (errors.a * scaled).swapaxes(-1, -2) @ (rows.dO + rows.D)
     held = [
-        (dw @ e.a).max(axis=-1, initial=0.0),
-        (r.P.swapaxes(-1, -2) @ r.dO).max(axis=-1, initial=0.0),
+        (dw @ errors.a).max(axis=-1, initial=0.0),
+        (rows.P.swapaxes(-1, -2) @ rows.dO).max(axis=-1, initial=0.0),
         np.broadcast_to(states.max(axis=(-1, -2), initial=0.0)[..., None], dw.shape[:-1]),
     ]
-    n = x.visible.sum(axis=-2)[..., None]
-    widest = x.over_group(np.maximum.reduce(held) * (1 + np.broadcast_to(_growth(e, n), n.shape)[..., 0]))
-    return (widest <= e.c.largest(*_HOLD)) & np.isfinite(widest)
+    n = forward.visible.sum(axis=-2)[..., None]
+    widest = forward.over_group(np.maximum.reduce(held) * (1 + np.broadcast_to(_growth(errors, n), n.shape)[..., 0]))
+    return (widest <= errors.contract.largest(*_HOLD)) & np.isfinite(widest)

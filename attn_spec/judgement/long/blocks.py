@@ -72,21 +72,21 @@ class Tally:
 
     def add(self, judgement: Judgement, at: tuple[int, int], rows: np.ndarray) -> None:
         """Count the elements of some rows of a part by their judgement."""
-        (m,) = (m for m in judgement.measurements if m.name == self.name)
-        if m.silent and self.silent_at is None:
-            b, h, i, *column = np.argwhere(m.asked & ~m.measured)[0]
+        (measurement,) = (measurement for measurement in judgement.measurements if measurement.name == self.name)
+        if measurement.silent and self.silent_at is None:
+            b, h, i, *column = np.argwhere(measurement.asked & ~measurement.measured)[0]
             self.silent_at = (at[0] + int(b), at[1] + int(h), int(rows[i]), *map(int, column))
-        self.unmeasured += m.silent
-        self.undecided += int((~m.asked).sum())
-        if not m.measured.any():
+        self.unmeasured += measurement.silent
+        self.undecided += int((~measurement.asked).sum())
+        if not measurement.measured.any():
             return
-        found = worst_element(m)
-        if self.nearest is None or (found.outside > 0, m.ratio) > (self.outside > 0, self.ratio):
+        found = worst_element(measurement)
+        if self.nearest is None or (found.outside > 0, measurement.ratio) > (self.outside > 0, self.ratio):
             b, h, i, *column = found.index
             self.nearest = replace(found, index=(at[0] + b, at[1] + h, int(rows[i]), *column))
         self.outside += found.outside
         self.rows_outside += found.rows
-        self.ratio = max(self.ratio, m.ratio)
+        self.ratio = max(self.ratio, measurement.ratio)
 
     @property
     def measured(self) -> int:
@@ -216,8 +216,8 @@ def problem_of(parts: Sequence[Any] | Callable[[], Iterator[Any]]) -> Problem | 
     return None if first is None else first.problem
 
 
-def _judged(parts: Iterator[Part], c: ResolvedContract, sample: RowSample | None, **how: Any) -> RowJudgement:
-    found = RowJudgement(contract=c)
+def _judged(parts: Iterator[Part], contract: ResolvedContract, sample: RowSample | None, **how: Any) -> RowJudgement:
+    found = RowJudgement(contract=contract)
     for number, part in enumerate(parts):
         n = part.problem.query_length
         chosen = Sampled(np.arange(n), n, n) if sample is None else sample.of(part.problem, number, part.lse)

@@ -124,7 +124,7 @@ def _enclosed(value: np.ndarray, radius: np.ndarray) -> Enclosed:
 @np.errstate(all="ignore")
 def shares(
     problem: Problem,
-    c: ResolvedContract,
+    contract: ResolvedContract,
     answer: Mapping[str, np.ndarray],
     conventions: Conventions = DEFAULTS,
     engine: Engine = NUMPY,
@@ -132,47 +132,55 @@ def shares(
     """Return an upper bound on max(error / part of the allowed error) of each row, [B, Hq, Sq].
 
     A row is within its bound for certain if the result is 1 or less; inf means that nothing is known. ``answer`` holds
-    "output" [B, Hq, Sq, Dv], "lse" [B, Hq, Sq] or both; ``c`` is one reading of a contract.
+    "output" [B, Hq, Sq, Dv], "lse" [B, Hq, Sq] or both; ``contract`` is one reading of a contract.
     """
     found = np.full(problem.score_shape[:3], np.inf)
     for start in range(0, problem.query_length, TOGETHER):
         rows = np.arange(start, min(start + TOGETHER, problem.query_length))
         those = {name: x[:, :, rows] for name, x in answer.items()}
-        found[..., rows] = _shares(problem.rows(rows), c, those, conventions, engine)
+        found[..., rows] = _shares(problem.rows(rows), contract, those, conventions, engine)
     return found
 
 
 def _shares(
-    problem: Problem, c: ResolvedContract, answer: Mapping[str, np.ndarray], conventions: Conventions, engine: Engine
+    problem: Problem,
+    contract: ResolvedContract,
+    answer: Mapping[str, np.ndarray],
+    conventions: Conventions,
+    engine: Engine,
 ) -> np.ndarray:
     """Return :func:`shares` of a few rows, evaluated without the last keys if no row sees them."""
-    is_wide = c.stages.output_accumulation.format.name == c.output == "float64"
+    is_wide = contract.stages.output_accumulation.format.name == contract.output == "float64"
     looked_at = without_last_keys(problem)
     seen = glance(looked_at, engine, cut_operands=is_wide)
-    found = _shares_of(seen, problem, c, answer, conventions)
+    found = _shares_of(seen, problem, contract, answer, conventions)
     open_ = np.flatnonzero(~(found <= 1).all(axis=(0, 1)))
     if is_wide and len(open_) and error_free.applies(looked_at):
         few = without_last_keys(problem.rows(open_))
         sharp = replace(glance(few, engine), **error_free.enclose(few))
         of_few = {name: x[:, :, open_] for name, x in answer.items()}
-        found[..., open_] = _shares_of(sharp, problem, c, of_few, conventions)
+        found[..., open_] = _shares_of(sharp, problem, contract, of_few, conventions)
     return found
 
 
 def _shares_of(
-    seen: Glance, problem: Problem, c: ResolvedContract, answer: Mapping[str, np.ndarray], conventions: Conventions
+    seen: Glance,
+    problem: Problem,
+    contract: ResolvedContract,
+    answer: Mapping[str, np.ndarray],
+    conventions: Conventions,
 ) -> np.ndarray:
     """Return :func:`shares` of rows from their glance."""
     found = np.where(seen.keys > 0, 0.0, np.inf)
     if "output" in answer:
         o = seen.output
         sizes = {"keys": seen.keys[..., None], "key_length": problem.key_length, "o": _least(o), "size": seen.size}
-        allowed = least_output_error(c, problem.dtype, **sizes)
+        allowed = least_output_error(contract, problem.dtype, **sizes)
         error = np.abs((answer["output"] - o.value) - o.low) + o.radius
         found = np.maximum(found, _share(error, allowed).max(axis=-1, initial=0.0))
     if "lse" in answer:
         L, unit = seen.lse, math.log(2.0) if conventions.lse_base == "2" else 1.0
-        allowed = least_lse_error(c, keys=seen.keys, lse=_least(L)) / unit
+        allowed = least_lse_error(contract, keys=seen.keys, lse=_least(L)) / unit
         of_base = 0.0 if unit == 1 else 4 * U * np.abs(L.value)
         error = np.abs((answer["lse"] - L.value / unit) - L.low / unit) + (L.radius + of_base) / unit
         found = np.maximum(found, _share(error, allowed))

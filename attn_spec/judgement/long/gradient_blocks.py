@@ -151,9 +151,9 @@ class _Judging:
     def _count(
         self, judgement: Judgement, name: str, at: tuple[int, int], rows: np.ndarray, *, elements: bool = True
     ) -> None:
-        (m,) = (m for m in judgement.measurements if m.name == name)
+        (measurement,) = (measurement for measurement in judgement.measurements if measurement.name == name)
         tally = self.judgement.tallies.setdefault(name, Tally(name=name))
-        tally.elements += m.got.size if elements else 0
+        tally.elements += measurement.got.size if elements else 0
         tally.add(judgement, at, rows)
 
     def _group(self, part: GradientPart, b: int, g: int, bias: BiasOfGroups | None) -> None:
@@ -185,14 +185,14 @@ class _Judging:
 
     def _summed(self, heads: Sequence[Given], keys: Keys) -> tuple[list[Head], FinishedKeys]:
         """Apply the theorems to the query heads of one kv head; return the heads, and their sums for some keys."""
-        c, found, total = self.judgement.contract, [], None
+        contract, found, total = self.judgement.contract, [], None
         for given in heads:
-            head = worked_through(given, c, keys, self.memory)
+            head = worked_through(given, contract, keys, self.memory)
             found.append(head)
             total = head.sums if total is None else total + head.sums
             self.judgement.decided += len(given.summed)
         assert total is not None
-        return found, finished_keys(found[0].x, c, total.allowed, total.evaluated)
+        return found, finished_keys(found[0].forward, contract, total.allowed, total.evaluated)
 
     def _cleared(self, part: GradientPart, b: int, g: int, heads: list[Given], every: np.ndarray) -> bool:
         """Return whether all sampled elements are within their bounds, by a glance or, where that leaves them open, by

@@ -191,13 +191,13 @@ def _weights(s: np.ndarray) -> np.ndarray:
 
 
 @np.errstate(all="ignore")
-def share(x: Intermediates, c: ResolvedContract, name: str, seen: Seen, found: np.ndarray) -> np.ndarray:
+def share(forward: Intermediates, contract: ResolvedContract, name: str, seen: Seen, found: np.ndarray) -> np.ndarray:
     """Return an upper bound on max(error / part of the allowed error) of each row; inf where nothing is known.
 
-    ``found`` and the result are [rows, D] and [rows]; ``x`` is any row of the problem, ``c`` one reading.
+    ``found`` and the result are [rows, D] and [rows]; ``forward`` is any row of the problem, ``contract`` one reading.
     """
     value = np.maximum(np.abs(seen.value) - seen.radius, 0.0)
-    allowed = least_gradient_error(x, c, name, n=seen.n, value=value, size=seen.size)
+    allowed = least_gradient_error(forward, contract, name, n=seen.n, value=value, size=seen.size)
     taken = (np.abs(found - seen.value) + seen.radius) / allowed
     taken = np.where(np.isfinite(taken) & (allowed > 0), taken, np.inf).max(axis=-1, initial=0.0)
     return np.where(seen.n[:, 0] > 0, taken, np.inf)
@@ -216,13 +216,13 @@ class Open:
 
 
 def left_open(
-    heads: Sequence[Given], c: ResolvedContract, found: dict[str, np.ndarray], keys: np.ndarray, memory: int
+    heads: Sequence[Given], contract: ResolvedContract, found: dict[str, np.ndarray], keys: np.ndarray, memory: int
 ) -> Open:
     """Return the rows and keys of one kv head that a glance leaves open.
 
     ``found`` are its "dk" and "dv" [Sk, ..], which are judged at ``keys``.
     """
-    x, total, rows = intermediates(heads[0].problem.rows(heads[0].summed[:1])), None, []
+    forward, total, rows = intermediates(heads[0].problem.rows(heads[0].summed[:1])), None, []
     cleared: dict[str, float] = {}
     for given in heads:
         taken = np.zeros(len(given.summed))
@@ -232,13 +232,13 @@ def left_open(
             total = more if total is None else total + more
             if given.dq is not None:
                 judged = np.isin(rows_here, given.judged)
-                taken[block[judged]] = share(x, c, "dq", dq, given.dq[0, 0, rows_here[judged]])
+                taken[block[judged]] = share(forward, contract, "dq", dq, given.dq[0, 0, rows_here[judged]])
         rows.append(_open_rows(given, taken, cleared))
     assert total is not None, "no query head"
     open_ = np.zeros(len(keys), dtype=bool)
-    for name, seen in total.finished(x.problem.scale_value).items():
+    for name, seen in total.finished(forward.problem.scale_value).items():
         if name in found:
-            taken = share(x, c, name, seen, found[name][keys])
+            taken = share(forward, contract, name, seen, found[name][keys])
             open_ |= ~(taken <= 1)
             cleared[name] = taken.max(where=taken <= 1, initial=0.0)
     return Open(rows, keys[open_], cleared)

@@ -58,7 +58,7 @@ class Head:
     """Results for one query head."""
 
     #: Intermediates of the head's last block.
-    x: Intermediates
+    forward: Intermediates
     sums: Summed
     of_rows: list[OfRows]
     #: Contribution to dBias, [1, 1, Sq or 1, Sk or 1], under the contract and for float64.
@@ -66,39 +66,39 @@ class Head:
 
 
 @np.errstate(all="ignore")
-def worked_through(given: Given, c: ResolvedContract, keys: Keys, memory: int) -> Head:
+def worked_through(given: Given, contract: ResolvedContract, keys: Keys, memory: int) -> Head:
     """Apply the theorems to one query head under one reading of a contract, block by block within ``memory`` bytes."""
-    total, of_rows, bias, x = None, [], [], None
+    total, of_rows, bias, forward = None, [], [], None
     for rows in blocks_of(given.problem, given.summed, memory, THEOREMS):
-        block = block_of(*_evaluated(given, rows), c, keys)
-        x, total = block.x, block.keys if total is None else total + block.keys
+        block = block_of(*_evaluated(given, rows), contract, keys)
+        forward, total = block.forward, block.keys if total is None else total + block.keys
         if given.dq is not None:
-            of_rows += _judged_rows(given, c, block, rows)
+            of_rows += _judged_rows(given, contract, block, rows)
         bias += [] if block.bias is None else [block.bias]
-    assert x is not None, "a head without rows"
+    assert forward is not None, "a head without rows"
     assert total is not None
-    sums = Summed(allowed=total.allowed.over_group(x), evaluated=total.evaluated.over_group(x))
-    return Head(x, sums, of_rows, _of_all_rows(bias, given.problem) if bias else None)
+    sums = Summed(allowed=total.allowed.over_group(forward), evaluated=total.evaluated.over_group(forward))
+    return Head(forward, sums, of_rows, _of_all_rows(bias, given.problem) if bias else None)
 
 
 def _evaluated(given: Given, rows: np.ndarray) -> tuple[Intermediates, GradientIntermediates]:
-    x = intermediates(given.problem.rows(rows))
+    forward = intermediates(given.problem.rows(rows))
     dL = None if given.lse_cotangent is None else given.lse_cotangent[:, :, rows]
-    return x, gradient_intermediates(x, given.cotangent[:, :, rows], dL)
+    return forward, gradient_intermediates(forward, given.cotangent[:, :, rows], dL)
 
 
-def _judged_rows(given: Given, c: ResolvedContract, block: Block, rows: np.ndarray) -> list[OfRows]:
+def _judged_rows(given: Given, contract: ResolvedContract, block: Block, rows: np.ndarray) -> list[OfRows]:
     here = np.flatnonzero(np.isin(rows, given.judged))
     if not len(here) or given.dq is None:
         return []
-    of = Finished(block.g.gradients["dq"], block.dq, block.dq_evaluated)
+    of = Finished(block.grad.gradients["dq"], block.dq, block.dq_evaluated)
     truth = enclosed(of, block.evaluated_in_domain)
     if not _sharp(truth.radius, of.allowed):
-        truth = GradientOracle(block.x, block.g)(dq=ORACLE_FRACTION * of.allowed)["dq"]
+        truth = GradientOracle(block.forward, block.grad)(dq=ORACLE_FRACTION * of.allowed)["dq"]
     truth = Enclosed(truth.value[:, :, here], truth.low[:, :, here], truth.radius[:, :, here])
     bound = bound_of({"dq": of.allowed[:, :, here]}, rows=block.in_domain[:, :, here])
     found = {"dq": given.dq[:, :, rows[here]]}
-    return [OfRows(rows[here], measured_gradients(block.x.problem, c, found, {"dq": truth}, bound))]
+    return [OfRows(rows[here], measured_gradients(block.forward.problem, contract, found, {"dq": truth}, bound))]
 
 
 def _of_all_rows(blocks: list[tuple[BiasSums, BiasSums]], problem: Problem) -> tuple[BiasSums, BiasSums]:
@@ -126,7 +126,7 @@ class BiasOfGroups:
 
     def add(self, head: Head, b: int, h: int) -> None:
         """Add the contribution of a head."""
-        self._x, at = head.x, (b if self.shape[0] > 1 else 0, h if self.shape[1] > 1 else 0)
+        self._forward, at = head.forward, (b if self.shape[0] > 1 else 0, h if self.shape[1] > 1 else 0)
         assert head.bias is not None
         for total, of in zip(self._sums, head.bias, strict=True):
             for mine, more in ((total.value, of.value), (total.own, of.own), (total.total, of.total), (total.n, of.n)):
@@ -140,10 +140,10 @@ class BiasOfGroups:
         self.whole = self.whole and of.whole
         self.evaluated_whole = self.evaluated_whole and of.evaluated_whole
 
-    def finished(self, c: ResolvedContract) -> Finished:
+    def finished(self, contract: ResolvedContract) -> Finished:
         """Return dBias of all groups, with its bound."""
         (first, second), (alpha, of_float64) = self._sums, self._alpha
-        return finished_bias(self._x, c, (first, second), alpha=(alpha, of_float64), raised=self._raised)
+        return finished_bias(self._forward, contract, (first, second), alpha=(alpha, of_float64), raised=self._raised)
 
 
 def enclosed(of: Finished, in_domain: np.ndarray | bool) -> Enclosed:
