@@ -14,9 +14,9 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$(?:\n+It ends with (\d+))?", TEXT, flags=re.MULTILINE | re.DOTALL)
 #: Other sentences about exit codes, and the tests that show them.
 SENTENCES = {
-    "exits with 1 when a property is refuted": "test_cli.py::test_a_refuted_kernel_is_shown_with_its_smallest_case",
-    "The exit code is 0 when every property held": "test_cli.py::test_a_sound_kernel_is_certified_twice_alike",
-    "the run ends there, with 2": "test_cli.py::test_a_known_misfit_ends_the_run_with_its_cause_and_remedy",
+    "exits with 1 when a property is refuted": "cli/test_cli.py::test_a_refuted_kernel_is_shown_with_its_smallest_case",
+    "The exit code is 0 when every property held": "cli/test_cli.py::test_a_sound_kernel_is_certified_twice_alike",
+    "the run ends there, with 2": "cli/test_cli.py::test_a_known_misfit_ends_the_run_with_its_cause_and_remedy",
     "ends with exit code 2, and no certificate": "isolation/test_sources.py::"
     "test_a_kernel_that_writes_over_its_own_file_gets_no_certificate",
     "without a GPU it says so and ends with 2": "reports/gpu/test_command.py::"

@@ -41,20 +41,26 @@ from attn_spec.contract.stages import contains
 
 @dataclass(frozen=True)
 class Roundings:
-    """Squared sizes of the random roundings of one reading of a contract, each relative to what it multiplies."""
+    """Variance proxies of the random roundings of one reading of a contract: sums of u^2.
 
-    #: Variance of the logarithm of one weight, b_j, [.., Sq, Sk]: everything but the operands of q.k.
+    Each is relative to what its roundings multiply. Roundings are bounded by u, so the variance of their sum is less.
+    """
+
+    #: Squared roundings of the logarithm of one weight, b_j, [.., Sq, Sk]: all but those of the operands of q.k.
     weight: np.ndarray
-    #: Variance of one element of q or of k on entry to q.k.
+    #: Squared roundings of one element of q or of k on entry to q.k.
     operand: float
-    #: Variances of one weight in the numerator alone, n_j, and of one element of v.
+    #: Squared roundings of one weight in the numerator alone, n_j.
     numerator: float
+    #: Squared rounding of one element of v.
     value: float
-    #: Variance of all partial sums of P v: coefficients of o^2 and of sum_j P_j^2 v_j^2, [.., Sq, 1].
+    #: Squared roundings of all partial sums of P v, as the coefficient of o^2, [.., Sq, 1].
     whole: np.ndarray
+    #: Squared roundings of all partial sums of P v, as the coefficient of sum_j P_j^2 v_j^2, [.., Sq, 1].
     parts: np.ndarray
-    #: Variance of the factors of a row, l_t and r, [.., Sq, 1]; and of the factor of one element, f.
+    #: Squared roundings of the factors of a row, l_t and r, [.., Sq, 1].
     row: np.ndarray
+    #: Squared roundings of the factor of one element, f.
     element: float
 
 
@@ -62,12 +68,12 @@ class Roundings:
 class Systematic:
     """Errors that need not have mean 0, as bounds."""
 
-    #: Variance of the exponential of one weight.
+    #: Relative bound on the error of one exponential.
     exponential: float
     #: Number of exponentials that a weight is made of: mean and mean square over orders.
     factors: float
     squared_factors: float
-    #: Relative variance that all scores share: rounded constants.
+    #: Relative bound on the error that all scores share: rounded constants.
     constants: float
 
 

@@ -6,7 +6,7 @@ An engine must keep the errors that ``row_sum_bounds.EVALUATION`` states, with u
 - a product of matrices over n has an error of at most gamma_n |A| |B|, in any order of its sums.
 
 Source of the last: Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.5. A cuBLAS set to emulate
-float64 by integers (CUBLAS_EMULATE_DOUBLE_PRECISION) is not covered. ``tests/judgement/test_engine.py`` measures all
+float64 by integers (CUBLAS_EMULATE_DOUBLE_PRECISION) is not covered. ``tests/judgement/long/test_engine.py`` measures all
 three.
 """
 

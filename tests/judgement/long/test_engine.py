@@ -16,7 +16,7 @@ from attn_spec.judgement.long.glance import glance, shares
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.regimes import Recipe
-from tests.judgement.test_glance import PROBLEMS
+from tests.judgement.long.test_glance import PROBLEMS
 
 U = 2.0**-53
 OF_TORCH = ["torch", pytest.param("torch:cuda", marks=pytest.mark.gpu)]
