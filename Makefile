@@ -53,18 +53,18 @@ exhaustive: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) $(call PATIENCE,3600) --hypothesis-seed $(SEED) -m "exhaustive or hypothesis" tests
 
 validate: exhaustive
-	$(BIN)/python -m attn_spec.reports.validation.bounds --problems 5000 $(SWEEPERS)
-	$(BIN)/python -m attn_spec.reports.validation.bounds --pass backward --problems 2000 $(SWEEPERS)
-	$(BIN)/python -m attn_spec.reports.adversary.report
-	$(BIN)/python -m attn_spec.reports.witnesses.report
-	$(BIN)/python -m attn_spec.reports.plain.examination $(SWEEPERS)
-	$(BIN)/python -m attn_spec.reports.validation.false_alarms --examples 50000 $(SWEEPERS)
+	$(BIN)/python -m attn_spec.reports.proof.validation.bounds --problems 5000 $(SWEEPERS)
+	$(BIN)/python -m attn_spec.reports.proof.validation.bounds --pass backward --problems 2000 $(SWEEPERS)
+	$(BIN)/python -m attn_spec.reports.proof.adversary.report
+	$(BIN)/python -m attn_spec.reports.proof.witnesses.report
+	$(BIN)/python -m attn_spec.reports.proof.plain.examination $(SWEEPERS)
+	$(BIN)/python -m attn_spec.reports.proof.validation.false_alarms --examples 50000 $(SWEEPERS)
 
 teeth: $(READY)
 	$(BIN)/attn-spec teeth --workers $(WORKERS) $(if $(SCHEDULER),--scheduler $(SCHEDULER)) --output teeth.html
 
 mutation: $(READY)
-	$(BIN)/python -m attn_spec.reports.mutation.report --mutants 100 $(SWEEPERS)
+	$(BIN)/python -m attn_spec.reports.proof.mutation.report --mutants 100 $(SWEEPERS)
 
 # The tests run whatever the verdicts are, which decide on the exit code then; not where there is no GPU.
 gpu: $(READY)

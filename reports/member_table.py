@@ -19,8 +19,8 @@ from attn_spec.search.property import load_all as load_properties
 
 from .errors.tables import table
 from .members import COLUMNS, KERNELS, MEMBERS, Member
-from .zoo.mutants import Mutant
-from .zoo.mutants import load_all as load_mutants
+from .proof.zoo.mutants import Mutant
+from .proof.zoo.mutants import load_all as load_mutants
 
 #: Number of files above which a cell links to their folder.
 MOST_FILES = 2
@@ -47,7 +47,9 @@ def cells(member: Member) -> dict[str, str]:
         "properties": _counted(
             Counter(f"properties/{_stem(property_.check.__module__)}.py" for property_ in properties)
         ),
-        "mutants": _counted(Counter(f"reports/zoo/{mutant.family}.py" for mutant in mutants_of(member, properties))),
+        "mutants": _counted(
+            Counter(f"reports/proof/zoo/{mutant.family}.py" for mutant in mutants_of(member, properties))
+        ),
     }
     for column in COLUMNS:
         reason = member.lacks.get(column, "")

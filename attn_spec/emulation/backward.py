@@ -2,8 +2,8 @@
 
 :class:`TiledGradients` visits the tiles of keys that ``forward`` visits and computes their weights again from the
 log-sum-exp. Source: Dao et al., "FlashAttention" (arXiv 2205.14135), appendix B.2. Each step is a seam: a mutant
-(``reports.zoo``) is a subclass that overrides one step. A mutant may override inherited steps of the forward pass, such
-as the diagonal, the mask and the heads, for the backward pass only. Symbols are those of
+(``reports.proof.zoo``) is a subclass that overrides one step. A mutant may override inherited steps of the forward
+pass, such as the diagonal, the mask and the heads, for the backward pass only. Symbols are those of
 ``attn_spec.attention.gradients``.
 """
 

@@ -1,7 +1,7 @@
 """Dropout under any arithmetic: which weights multiply values, and what 1 / (1 - p) multiplies.
 
-Each step is a seam: a mutant (``reports.zoo``) is a subclass that overrides one step. Forward and backward share all
-steps.
+Each step is a seam: a mutant (``reports.proof.zoo``) is a subclass that overrides one step. Forward and backward share
+all steps.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The scores of one tile of keys under any arithmetic, and their visibility: one method per step.
 
-Each step is a seam: a mutant (``reports.zoo``) is a subclass that overrides one step. The contract determines the
+Each step is a seam: a mutant (``reports.proof.zoo``) is a subclass that overrides one step. The contract determines the
 rounding of every step (``arithmetic``).
 """
 

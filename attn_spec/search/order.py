@@ -3,7 +3,7 @@
 The order comes from the measured kill matrix: mutants by properties with their seconds. It was measured for kernels
 that declare everything, no mask, no backward pass, or little beside causal attention. The accuracy of the output comes
 first, since it states plainly what is wrong. Each further property refutes the most remaining mutants per second.
-``python -m attn_spec.reports.first_refutation`` measures the effect.
+``python -m attn_spec.reports.proof.first_refutation`` measures the effect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The conventions of widely used libraries: what a wrapper around each of them declares.
 
 Each row names a kernel that is examined with these conventions: in ``implementations`` if the kernel calls the library,
-in ``reports/plain`` if the kernel follows the library's source.
+in ``reports/proof/plain`` if the kernel follows the library's source.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ LIBRARIES = (
         conventions=Conventions(causal_alignment="bottom_right", empty_lse="+inf"),
         returns_lse=True,
         window="(left, right), both inclusive, -1 unbounded",
-        kernel="attn_spec.reports.plain.flash:flash2",
+        kernel="attn_spec.reports.proof.plain.flash:flash2",
         calls_it=False,
     ),
     Library(
@@ -98,7 +98,7 @@ LIBRARIES = (
         conventions=Conventions(causal_alignment="bottom_right", lse_base="2"),
         returns_lse=True,
         left_open=frozenset({"empty_lse"}),
-        kernel="attn_spec.reports.plain.merging:cascade",
+        kernel="attn_spec.reports.proof.plain.merging:cascade",
         calls_it=False,
     ),
     Library(
@@ -107,14 +107,14 @@ LIBRARIES = (
         conventions=Conventions(lse_base="2"),
         returns_lse=True,
         left_open=frozenset({"empty_row", "empty_lse"}),
-        kernel="attn_spec.reports.plain.flash:tutorial",
+        kernel="attn_spec.reports.proof.plain.flash:tutorial",
         calls_it=False,
     ),
     Library(
         name="transformers eager_attention_forward",
         conventions=Conventions(empty_row="mean_of_v"),
         left_open=frozenset({"causal_alignment"}),
-        kernel="attn_spec.reports.plain.eager:hf_eager",
+        kernel="attn_spec.reports.proof.plain.eager:hf_eager",
         calls_it=False,
     ),
 )

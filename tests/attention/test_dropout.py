@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from attn_spec.reports.plain.dropout import output_raised
+from attn_spec.reports.proof.plain.dropout import output_raised
 from mpmath import mp
 
 from attn_spec.attention import definition, enclosure

@@ -9,9 +9,9 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from attn_spec.reports.adversary.attack import Attack, allowed
-from attn_spec.reports.adversary.cases import STAGES, stages
-from attn_spec.reports.adversary.presets import presets
+from attn_spec.reports.proof.adversary.attack import Attack, allowed
+from attn_spec.reports.proof.adversary.cases import STAGES, stages
+from attn_spec.reports.proof.adversary.presets import presets
 
 from attn_spec.bounds.backward.gradient_bounds import gradient_bound
 from attn_spec.bounds.forward.bounds import forward_bound

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from attn_spec.reports.plain.eager import WHOLE, softmax_and_logsumexp
+from attn_spec.reports.proof.plain.eager import WHOLE, softmax_and_logsumexp
 
 from attn_spec.contract.presets import FUSED
 from attn_spec.judgement import measure

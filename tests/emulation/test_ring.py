@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from attn_spec.implementations import torch_tiled
-from attn_spec.reports.zoo.ranks import GradientsTravelNarrow, RingOutputsNarrow
+from attn_spec.reports.proof.zoo.ranks import GradientsTravelNarrow, RingOutputsNarrow
 
 from attn_spec.emulation.ranks import contiguous, striped, zigzag
 from attn_spec.emulation.ring import RingRank, TreeRank, merging, over_ranks

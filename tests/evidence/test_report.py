@@ -2,8 +2,8 @@
 
 import pytest
 from attn_spec.reports.errors.command import write_report
+from attn_spec.reports.proof.teeth.command import write_teeth
 from attn_spec.reports.statistics.command import write_statistics
-from attn_spec.reports.teeth.command import write_teeth
 
 from attn_spec.evidence.report import ReportError, writer
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from attn_spec.reports.plain.examination import PLAIN
-from attn_spec.reports.validation.random_kernels import random_kernel
-from attn_spec.reports.zoo.mutants import load_all
+from attn_spec.reports.proof.plain.examination import PLAIN
+from attn_spec.reports.proof.validation.random_kernels import random_kernel
+from attn_spec.reports.proof.zoo.mutants import load_all
 
 from attn_spec.first_look.first_look import first_look
 from attn_spec.first_look.misfit import MisfitError

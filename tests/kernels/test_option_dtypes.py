@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from attn_spec.reports.plain.widths import float32_bias, float32_output
+from attn_spec.reports.proof.plain.widths import float32_bias, float32_output
 
 from attn_spec.contract.contract import Contract, ContractError
 from attn_spec.emulation import PRECISE, emulate_both

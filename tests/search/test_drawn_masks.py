@@ -7,7 +7,7 @@ import hypothesis
 import numpy as np
 import pytest
 from attn_spec.implementations.numpy_dropout import attention_gradients
-from attn_spec.reports.zoo import mutants
+from attn_spec.reports.proof.zoo import mutants
 from hypothesis import HealthCheck, Phase
 from hypothesis.errors import UnsatisfiedAssumption
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import hypothesis
 import pytest
-from attn_spec.reports.zoo.mutants import load_all as zoo
-from attn_spec.reports.zoo.statistical import BIAS, SIZE
+from attn_spec.reports.proof.zoo.mutants import load_all as zoo
+from attn_spec.reports.proof.zoo.statistical import BIAS, SIZE
 from hypothesis import HealthCheck, Phase
 
 from attn_spec.bounds.intermediates import intermediates
@@ -34,7 +34,7 @@ PROFILE = Profile(name="test", examples=12, floor=3, seconds=60, shrink_seconds=
 SHAPE = {"query_heads": 4, "kv_heads": 2, "query_length": 32, "key_length": 128, "head_dim": 64, "value_dim": 64}
 
 ZOO = """
-from attn_spec.reports.zoo.mutants import accumulators_truncate
+from attn_spec.reports.proof.zoo.mutants import accumulators_truncate
 from attn_spec.emulation.sound import SOUND
 truncating, declared = accumulators_truncate, SOUND["toward_zero"]
 """

@@ -1,6 +1,6 @@
 """A task of a real sweep that waits until a test says go."""
 
-from attn_spec.reports.validation.bounds import searched
+from attn_spec.reports.proof.validation.bounds import searched
 
 from tests.workers.held_tasks import note
 

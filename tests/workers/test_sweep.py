@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from attn_spec.reports.validation import bounds, false_alarms
+from attn_spec.reports.proof.validation import bounds, false_alarms
 from distributed import KilledWorker, LocalCluster
 
 from attn_spec.workers import cluster
@@ -259,7 +259,7 @@ def test_a_function_of_the_main_module_is_named_by_what_others_call_it(monkeypat
     monkeypatch.setattr(bounds.searched, "__module__", "__main__")
     monkeypatch.setitem(sys.modules, "__main__", bounds)
 
-    assert Task.of("x", bounds.searched).function == "attn_spec.reports.validation.bounds:searched"
+    assert Task.of("x", bounds.searched).function == "attn_spec.reports.proof.validation.bounds:searched"
 
 
 def test_commands_take_jobs_or_a_scheduler(capsys):

@@ -6,8 +6,8 @@ An engine must keep the errors that ``row_sum_bounds.EVALUATION`` states, with u
 - a product of matrices over n has an error of at most gamma_n |A| |B|, in any order of its sums.
 
 Source of the last: Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.5. A cuBLAS set to emulate
-float64 by integers (CUBLAS_EMULATE_DOUBLE_PRECISION) is not covered. ``tests/judgement/long/test_engine.py`` measures all
-three.
+float64 by integers (CUBLAS_EMULATE_DOUBLE_PRECISION) is not covered. All three are
+measured by ``tests/judgement/long/test_engine.py``.
 """
 
 from __future__ import annotations

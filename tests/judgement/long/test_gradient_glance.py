@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from attn_spec.reports.validation.random_kernels import random_kernel
+from attn_spec.reports.proof.validation.random_kernels import random_kernel
 
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.bounds.backward.gradient_bounds import gradient_bound

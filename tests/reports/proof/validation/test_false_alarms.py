@@ -1,0 +1,168 @@
+"""Random sound kernels are accused of nothing, and the same search refutes one that does a little less than it says."""
+
+import functools
+import itertools
+from dataclasses import fields
+
+import pytest
+from attn_spec.reports.proof.validation import false_alarms
+from attn_spec.reports.proof.validation.false_alarms import Alarms, examine, main, run, summary, theorems
+from attn_spec.reports.proof.validation.random_kernels import random_kernel
+
+from attn_spec.contract.contract import CHOICES, Contract
+from attn_spec.kernels.kernel import DECLARABLE
+from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.conventions import CONVENTIONS
+from attn_spec.search.profiles import Profile
+from attn_spec.search.property import load_all
+from attn_spec.search.search import search
+from attn_spec.search.verdict import Verdict
+
+PROPERTIES = load_all()
+OUTPUT = "accuracy.output_is_within_its_bound"
+LSE = "accuracy.log_sum_exp_is_within_its_bound"
+DQ_DK = "gradients.query_and_key_gradients_are_within_their_bounds"
+DV = "gradients.value_gradients_are_within_their_bounds"
+#: Stages of a kernel of float32 throughout, and what must notice that one of them is tf32.
+STAGES = {
+    "multiplicands": OUTPUT,
+    "score_accumulation": OUTPUT,
+    "stored_scores": LSE,
+    "softmax": LSE,
+    "row_sum": LSE,
+    "probabilities": OUTPUT,
+    "output_accumulation": OUTPUT,
+    "lse": LSE,
+    "score_gradients": DQ_DK,
+    "gradient_accumulation": DV,
+    "partial_gradients": DV,
+}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    """Change the working directory, to which cases in flight are written."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module", name="uniform")
+def _uniform():
+    """Return the first random kernel that declares float32 for every stage, rounding to nearest, and gradients."""
+    for drawn in map(random_kernel, itertools.count()):
+        c = drawn.declares.at(drawn.dtype)
+        uniform = {getattr(c, stage) for stage in STAGES} == {"float32"} and c.rounding == "nearest"
+        uniform &= c.multiplicand_pieces == 1 and not c.alternatives
+        if uniform and drawn.dtype == "float32" and drawn.kernel.supports >= {"backward", "gqa", "dv"}:
+            return drawn
+    raise AssertionError
+
+
+def verdict(property_id, kernel, examples=60):
+    profile = Profile(name="test", examples=examples, floor=1, seconds=60, shrink_seconds=0, seed=0)
+    return search(PROPERTIES[property_id], Subject(kernel, "float32"), profile, seed=0)[0].verdict
+
+
+@pytest.fixture(scope="module")
+def unchanged(uniform):
+    """Return the cached verdict of a property on that kernel, which several stages ask for."""
+    return functools.cache(lambda property_id: verdict(property_id, uniform.kernel))
+
+
+def test_random_sound_kernels_are_accused_of_nothing():
+    """A sample: 20 kernels, each with another few of the properties."""
+    total, properties = Alarms(), theorems()
+
+    for seed in (*range(1, 38, 2), 49):
+        total.add(examine(random_kernel(seed), properties[(seed + 1) % 17 :: 17]))
+
+    assert total.refuted == [], summary(total)
+    assert total.kernels == 20
+    assert total.examples > 120
+    assert sum(total.by_family.values()) == sum(total.by_dtype.values()) == total.examples
+    families = {property_.id.partition(".")[0] for property_ in properties} - {"asked_shapes"}
+    assert families - set(total.by_family) <= {"dropout_by_chance"}  # which few of them declare
+    assert set(total.by_dtype) == {"float64", "float32", "float16", "bfloat16"}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_random_kernel_with_one_stage_a_format_narrower_than_declared_is_refuted(uniform, unchanged, stage):
+    narrower = "bfloat16" if stage == "lse" else "tf32"  # torch has no tf32
+    worse = random_kernel(uniform.seed, **{stage: narrower})
+
+    assert worse.declares == uniform.declares
+    assert unchanged(STAGES[stage]) is Verdict.HELD
+    assert verdict(STAGES[stage], worse.kernel) is Verdict.REFUTED
+
+
+def test_kernels_are_drawn_by_their_seed_and_differ():
+    drawn = [random_kernel(seed) for seed in range(60)]
+
+    assert random_kernel(7).declares == drawn[7].declares
+    assert random_kernel(7).order == drawn[7].order
+    assert len({repr((one.declares, one.order)) for one in drawn}) == 60
+
+
+def test_every_field_convention_and_ability_is_drawn():
+    """Whatever a contract can say, some random kernel says, executes, or both; half of them are BSHD."""
+    drawn = [random_kernel(seed) for seed in range(400)]
+    every = [c for one in drawn for c in (one.executes, one.declares, *one.declares.alternatives)]
+
+    for name in {item.name for item in fields(Contract)} - {"output"}:  # which no kernel may return otherwise
+        assert len({getattr(c, name) for c in every}) > 1, name
+    for name, allowed in CHOICES.items():
+        if name not in STAGES and len(allowed) < 4:
+            assert {getattr(c, name) for c in every} >= set(allowed), name
+    for name in CONVENTIONS:
+        assert len({getattr(one.kernel.conventions, name) for one in drawn}) > 1, name
+    assert set.union(*({*one.kernel.supports} for one in drawn)) == set(DECLARABLE)
+    assert {one.kernel.presentation for one in drawn} == set(PRESENTATIONS)
+    for name in ("head_dims", "multiples", "exclusive"):
+        assert len({repr(getattr(one.kernel.limits, name)) for one in drawn}) > 1, name
+    assert 150 < sum(one.kernel.presentation == "BSHD" for one in drawn) < 250
+
+
+def test_a_refutation_is_printed_with_all_it_takes_to_repeat_it(uniform, monkeypatch, capsys):
+    monkeypatch.setattr(false_alarms, "random_kernel", lambda _: random_kernel(uniform.seed, row_sum="tf32"))
+    monkeypatch.setattr(false_alarms, "theorems", lambda: [PROPERTIES[OUTPUT], PROPERTIES[LSE]])
+
+    status = main(["--examples", "1"])
+
+    printed = capsys.readouterr().out
+    assert status == 1
+    for text in (
+        "FALSE ALARM",
+        "accuracy.",
+        f"random_kernel({uniform.seed}), float32",
+        "Order(kv_tile=",
+        "Recipe(",
+        "1 random",
+    ):
+        assert text in printed
+
+
+def test_a_run_is_a_function_of_its_seed_and_stops_when_it_has_enough(monkeypatch, capsys):
+    monkeypatch.setattr(false_alarms, "theorems", lambda: [PROPERTIES[OUTPUT]])
+    watched = []
+
+    one, same = (run(6, seed=3, watch=lambda so_far: watched.append(so_far.examples)) for _ in range(2))
+
+    assert (one.examples, one.kernels, one.by_dtype) == (same.examples, same.kernels, same.by_dtype)
+    assert watched == [4, 8, 4, 8]
+    assert main(["--examples", "6", "--seed", "3"]) == 0
+    assert "8 examples on 2 random sound kernels: 0 refuted" in capsys.readouterr().out
+
+
+def test_layers_alone_are_examined_by_the_families_that_are_named():
+    total = run(16, 3, families=("layers",), layers=True)
+
+    assert set(total.by_family) == {"layers"}
+    assert (total.examples, total.kernels) == (16, 1)
+    assert total.refuted == []
+
+
+def test_a_family_that_does_not_exist_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["--family", "sideways"])
+
+    assert "argument --family: invalid choice: 'sideways'" in capsys.readouterr().err

@@ -1,0 +1,231 @@
+"""The properties have teeth: each mutant is refuted by the property that names it, and nothing sound is accused."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from attn_spec.reports.proof.zoo import mutants
+
+from attn_spec.emulation.arithmetic import Order
+from attn_spec.emulation.kernels import emulate
+from attn_spec.emulation.sound import PRECISE, SOUND
+from attn_spec.emulation.split import NormalizedSplitAttention, SplitAttention
+from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.resolve import resolve
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.shape_spec import AskedShape
+from attn_spec.problem.traits import adds_to_scores, named_by, replaces_score, weighs_linearly
+from attn_spec.search import assertions
+from attn_spec.search import property as properties
+from attn_spec.search.profiles import PROFILES, Profile
+from attn_spec.search.property import Refutation
+from attn_spec.search.regimes import Recipe
+from attn_spec.search.search import search
+from attn_spec.search.verdict import Verdict
+from tests.sound_subjects import SOUND_SUBJECTS
+
+MUTANTS, CONTROLS = mutants.load_all()
+PROPERTIES = properties.load_all()
+#: Every gradient, with cotangents on both outputs.
+GRADIENTS = "gradients.the_cotangent_of_the_log_sum_exp_is_honored"
+#: One that a user asks for.
+SHAPE = AskedShape.parse("B=2,Hq=4,Hkv=2,Sq=37,Sk=40,D=8")
+ACCURATE = "accuracy.output_is_within_its_bound"
+MERGED = "online_rescaling.the_maximum_may_move_anywhere"
+
+
+def examine(name, kernel, dtype, examples, shapes=(SHAPE,), **changes):
+    """Return the verdict of one property after at most ``examples`` problems, and the case, without shrinking."""
+    profile = Profile(name="test", examples=examples, floor=1, seconds=300, shrink_seconds=0, seed=0)
+    return search(replace(PROPERTIES[name], **changes), Subject(kernel, dtype, shapes=shapes), profile, seed=0)
+
+
+def words(message):
+    """Return the words and numbers of a message, in alphabetical order."""
+    return sorted(re.findall(r"[\w.+-]+", message))
+
+
+def one_in(number, names):
+    """Return all names as parameters: all but one in ``number`` are exhaustive tests."""
+    marks = [() if place % number == 0 else pytest.mark.exhaustive for place in range(len(names))]
+    return [pytest.param(name, marks=mark) for name, mark in zip(names, marks, strict=True)]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    """Change the working directory, to which cases in flight are written."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", one_in(4, MUTANTS))
+def test_the_property_that_names_it_refutes_the_mutant(name):
+    mutant = MUTANTS[name]
+
+    examples = PROFILES["ci"].examples if mutant.family == "sizes" else 400
+    row, case = examine(mutant.named_by, mutant.kernel, mutant.dtype, examples, mutant.shapes)
+
+    assert row.verdict is mutant.verdict
+    subject = Subject(mutant.kernel, mutant.dtype)
+
+    def check_often():  # what one that counts its calls does depends on how many came before, and some draw
+        for _ in range(200):
+            PROPERTIES[mutant.named_by].check(subject, case.problem)
+
+    with pytest.raises(AssertionError):
+        check_often()
+
+
+def examples(few, many):
+    """Parametrize the number of problems of a search: few, and in an exhaustive test many."""
+    return pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.exhaustive)])
+
+
+@examples(3, 25)
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_a_sound_kernel_passes_every_property(name, examples):
+    """Each that it concerns; one has other scores, and their parameters, and takes the rest in an exhaustive test."""
+    of_scores = bool(set(PROPERTIES[name].needs) & named_by([replaces_score])) or "parameters" in name
+    kernels = ["other_scores"] * (of_scores or examples > 3) + ["sequential"] * (not of_scores)
+    kernels = ["linear"] if set(PROPERTIES[name].needs) & named_by([weighs_linearly]) else kernels
+
+    for kernel in kernels:
+        row, _ = examine(name, SOUND[kernel], "float32", examples)
+        assert row.verdict is Verdict.HELD, row.message
+
+
+@examples(2, 8)
+@pytest.mark.parametrize(("kernel", "dtype"), SOUND_SUBJECTS)
+def test_every_sound_kernel_is_within_its_bounds(kernel, dtype, examples):
+    for name in ("accuracy.output_is_within_its_bound", "accuracy.log_sum_exp_is_within_its_bound"):
+        row, _ = examine(name, SOUND[kernel], dtype, examples)
+        assert row.verdict is Verdict.HELD, row.message
+
+
+@examples(2, 12)
+@pytest.mark.parametrize(("kernel", "dtype"), SOUND_SUBJECTS)
+def test_every_sound_kernel_is_within_its_gradient_bounds(kernel, dtype, examples):
+    row, _ = examine(GRADIENTS, SOUND[kernel], dtype, examples)
+    assert row.verdict is Verdict.HELD, row.message
+
+
+@examples(8, 60)
+@pytest.mark.parametrize("name", ["padded_columns_visible", "activations_saturate", "weights_as_quotient"])
+def test_normal_problems_never_show_a_defect_that_its_own_property_finds(name, examples):
+    """Gradients of the mutant are right to the last bit of the bound as long as scores stay where randn puts them."""
+    mutant = MUTANTS[name]
+
+    def normal(subject):
+        return assertions.differentiable(subject, without=("scale", "empty", adds_to_scores), regimes=["normal"])
+
+    row, _ = examine(GRADIENTS, mutant.kernel, mutant.dtype, examples, problems=normal)
+    assert row.verdict is Verdict.HELD, row.message
+
+
+@examples(1, 4)
+@pytest.mark.parametrize("name", CONTROLS)
+def test_an_unusual_kernel_that_is_right_passes_every_property_that_applies(name, examples):
+    control = CONTROLS[name]
+    verdicts = {}
+
+    for property_id in PROPERTIES:
+        row, _ = examine(property_id, control.kernel, control.dtype, examples)
+        verdicts[property_id] = row.verdict
+        assert row.verdict is not Verdict.REFUTED, (property_id, row.message)
+
+    assert sum(verdict is Verdict.HELD for verdict in verdicts.values()) > 30
+
+
+@examples(6, 25)
+@pytest.mark.parametrize("name", [name for name in CONTROLS if name.startswith("keys_split")])
+def test_splits_that_are_merged_rightly_are_within_their_bounds_at_every_dtype(name, examples):
+    for dtype in CONTROLS[name].dtypes:
+        kernel = replace(CONTROLS[name].at(dtype), slowness=16.0)  # which adds column by column in tiles of few keys
+        for property_id in (ACCURATE, MERGED, "temperature.equal_scores_give_the_mean_of_the_visible_values"):
+            row, _ = examine(property_id, kernel, dtype, examples)
+            assert row.verdict is Verdict.HELD, (dtype, property_id, row.message)
+
+
+def test_splits_merged_through_outputs_differ_from_the_others_by_roundings_alone():
+    problem = Recipe(query_length=5, key_length=40, mask="empty_middle_rows", seed=1).problem()
+    sides = {}
+    for steps in (SplitAttention, NormalizedSplitAttention):
+        kernel = emulate(steps.__name__, PRECISE, Order(kv_tile=4), steps=steps)
+        sides[steps] = Subject(kernel, "float32")(problem)
+
+    one, other = sides.values()
+    assert not np.array_equal(one["output"], other["output"])
+    np.testing.assert_allclose(one["output"], other["output"], rtol=0, atol=2.0**-20)
+    np.testing.assert_allclose(one["lse"], other["lse"], rtol=0, atol=2.0**-20)
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_every_property_names_a_mutant(name):
+    assert name in {mutant.named_by for mutant in MUTANTS.values()}
+
+
+@pytest.mark.parametrize("name", {**MUTANTS, **CONTROLS})
+def test_every_mutant_has_a_story_and_a_source(name):
+    mutant = {**MUTANTS, **CONTROLS}[name]
+
+    assert re.match(
+        r"[\w.-]+/[\w.-]+#\d+|arXiv \d{4}\.\d{4,5}|made up: .+|wafer.ai: .+|triton-lang/triton: .+", mutant.source
+    )
+    assert mutant.story.endswith(".")
+    assert len(mutant.story) < 120
+    for dtype in mutant.dtypes:
+        assert mutant.at(dtype).dtypes == (dtype,)
+    assert mutant.kernel.dtypes == (mutant.dtype,)
+
+
+def test_stories_and_ids_are_told_once():
+    stories = [mutant.story for mutant in (*MUTANTS.values(), *CONTROLS.values())]
+
+    assert len(stories) == len(set(stories))
+    assert not set(MUTANTS) & set(CONTROLS)
+
+
+@pytest.mark.parametrize("name", {**MUTANTS, **CONTROLS})
+def test_a_mutant_is_found_by_its_name(name):
+    found = resolve(f"attn_spec.reports.proof.zoo.mutants:{name}")
+
+    assert found.name == {**MUTANTS, **CONTROLS}[name].kernel.name
+    assert name not in vars(mutants)
+
+
+def test_a_mutant_has_no_memory_of_other_calls_than_its_own():
+    problem = Recipe(query_length=2, key_length=40).problem()
+    first, second = (Subject(mutants.staging_buffer_reused, "float32") for _ in range(2))
+
+    again = [first(problem)["output"] for _ in range(2)]
+    np.testing.assert_array_equal(second(problem)["output"], again[0])
+    assert not np.array_equal(*again)
+
+
+def test_an_unknown_mutant_is_a_clear_error():
+    with pytest.raises(KernelError, match=r"^no mutant is called 'causal_topleft'; did you mean 'causal_top_left'"):
+        resolve("attn_spec.reports.proof.zoo.mutants:causal_topleft")
+    with pytest.raises(AttributeError, match="has no attribute '__wrapped__'"):
+        mutants.__wrapped__  # noqa: B018 - the lookup is the test
+
+
+def test_a_mutant_at_a_dtype_where_it_is_none_is_an_error():
+    made = MUTANTS["scores_overflow_float16"]
+
+    with pytest.raises(ValueError, match=r"^scores_overflow_float16 is a defect at float16, not at bfloat16$"):
+        made.at("bfloat16")
+    with pytest.raises(ValueError, match=r"^scores_overflow_float16 is a defect at float16, not at float32$"):
+        replace(made, dtype="float32")
+
+
+@pytest.mark.parametrize("name", ["causal_top_left", "staging_buffer_reused", "delta_not_awaited", "merge_overflows"])
+def test_a_refuted_mutant_is_refuted_again_by_the_stored_case(name):
+    mutant = MUTANTS[name]
+    _, case = examine(
+        mutant.named_by, resolve(f"attn_spec.reports.proof.zoo.mutants:{name}"), mutant.dtype, examples=60
+    )
+
+    with pytest.raises(Refutation) as refuted:
+        PROPERTIES[case.property_id].check(Subject(resolve(case.kernel), mutant.dtype), case.problem)
+    # A mutant that counts its calls may swap before and after.
+    assert words(str(refuted.value)) == words(case.message)
