@@ -39,7 +39,7 @@ from attn_spec.kernels.gradient_call import pulled
 from attn_spec.kernels.other_calls import AsGiven, GradientsAsGiven, other_calls
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.conventions import OF_ANSWERS, Conventions, of_call
-from attn_spec.problem.option_fields import is_number
+from attn_spec.problem.options.option_fields import is_number
 from attn_spec.problem.problem import Problem
 
 #: Largest numbers of rows, and of batch entries and kv heads, in which errors are planted.

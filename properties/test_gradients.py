@@ -9,8 +9,8 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
-from attn_spec.problem.option import SCORE
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options.option import SCORE
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import adds_to_scores, hides_keys
 from attn_spec.search.assertions import assert_gradients_within_bound, differentiable, gradient_errors_allowed

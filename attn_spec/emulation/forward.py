@@ -1,8 +1,8 @@
 """Attention with online softmax under any arithmetic: a contract, executed literally, one method per step.
 
-:class:`TiledAttention` is a fold over tiles of keys. Each step is a seam: a mutant (``reports.proof.zoo``) is a subclass
-that overrides one step. The contract determines the rounding of every step (``arithmetic``). A kernel built by
-:func:`kernels.emulate` therefore obeys the contract it declares, for any data.
+:class:`TiledAttention` is a fold over tiles of keys. Each step is a seam: a mutant (``reports.proof.zoo``) is a
+subclass that overrides one step. The contract determines the rounding of every step (``arithmetic``). A kernel built
+by :func:`kernels.emulate` therefore obeys the contract it declares, for any data.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from attn_spec.attention.scores import FEATURE_MAPS, SCORES, Score
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.problem.handled import CODED, refuse
-from attn_spec.problem.option import SCORE
 from attn_spec.problem.options import OPTIONS, parameters
+from attn_spec.problem.options.option import SCORE
 
 from .arithmetic import Order
 from .matrix_products import MatrixProducts

@@ -14,8 +14,8 @@ from attn_spec.bounds.theorems import forward_bound, gradient_bound, gradient_ev
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.terms import remembered
 from attn_spec.judgement.oracle import GradientOracle, Oracle
-from attn_spec.problem.option import CHOICE, WEIGHT
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options.option import CHOICE, WEIGHT
 from attn_spec.problem.problem import Problem
 
 #: Fraction of the allowed error below which the oracle's radius stays.

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from attn_spec.problem.masks import ALIGNMENTS
-from attn_spec.problem.option import CHOICE
 from attn_spec.problem.options import OPTIONS, parameters
+from attn_spec.problem.options.option import CHOICE
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 

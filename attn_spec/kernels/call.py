@@ -23,8 +23,8 @@ from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.conventions import OF_ANSWERS, ConventionError
 from attn_spec.problem.masks import ALIGNMENTS
-from attn_spec.problem.option import CHOICE, Option
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options.option import CHOICE, Option
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from attn_spec.problem.option import CHOICE, MASK, PARAMETER, SCORE, Option
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options.option import CHOICE, MASK, PARAMETER, SCORE, Option
 
 if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem

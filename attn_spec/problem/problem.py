@@ -14,9 +14,9 @@ import numpy as np
 from attn_spec.numbers import bits
 from attn_spec.problem import masks
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.option import ADDEND, MASK
 from attn_spec.problem.option_dtypes import OptionDtypes, pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options.option import ADDEND, MASK
 from attn_spec.problem.shapes import Shapes
 from attn_spec.problem.validation import ProblemError, check_arrays, check_options
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_spec.problem.option import SCORE
 from attn_spec.problem.options import OPTIONS, Options
+from attn_spec.problem.options.option import SCORE
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from attn_spec.problem.option import ADDEND, SCORE, TERM, WEIGHT, Option
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options.option import ADDEND, SCORE, TERM, WEIGHT, Option
 
 #: Predicate that says whether an option has a trait.
 Trait = Callable[[Option], bool]

@@ -8,9 +8,9 @@ import numpy as np
 
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
-from attn_spec.problem.option import SCORE
 from attn_spec.problem.option_dtypes import refused_dtypes
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options.option import SCORE
 
 
 class ProblemError(ValueError):

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.problem.option import SCORE, WEIGHT
 from attn_spec.problem.option_dtypes import pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options.option import SCORE, WEIGHT
 from attn_spec.problem.shape_spec import AskedShape, ShapeError
 from attn_spec.search.regimes import Recipe
 

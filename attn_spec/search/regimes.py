@@ -15,9 +15,9 @@ import numpy as np
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem import patterns
-from attn_spec.problem.option import Option
 from attn_spec.problem.option_dtypes import OptionDtypes, pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS, Options
+from attn_spec.problem.options.option import Option
 from attn_spec.problem.problem import Problem
 from attn_spec.search import fills
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.option import CHOICE, MASK
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options.option import CHOICE, MASK
 from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import Recipe
 

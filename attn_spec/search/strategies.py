@@ -21,9 +21,9 @@ from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem import patterns
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.option import PARAMETER
 from attn_spec.problem.option_dtypes import pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS, parameters
+from attn_spec.problem.options.option import PARAMETER
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import Trait, named_by
 from attn_spec.search import shapes, signatures, sizes, turns

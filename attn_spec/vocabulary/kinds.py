@@ -16,7 +16,7 @@ from attn_spec.kernels.limits import Limits
 from attn_spec.numbers import formats
 from attn_spec.problem import abilities, options, quantities
 from attn_spec.problem.conventions import CONVENTIONS, Conventions
-from attn_spec.problem.option import Option
+from attn_spec.problem.options.option import Option
 from attn_spec.search import profiles, regimes, sizes, verdict
 from attn_spec.search import property as property_module
 from attn_spec.vocabulary import libraries

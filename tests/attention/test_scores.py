@@ -14,8 +14,8 @@ from attn_spec.attention.scores import FEATURE_MAPS, SCORES
 from attn_spec.bounds.backward.gradient_bounds import gradient_evaluation_error
 from attn_spec.bounds.forward.bounds import evaluation_error
 from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
-from attn_spec.problem.option import SCORE
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options.option import SCORE
 from attn_spec.problem.quantities import DIFFERENTIABLE
 from attn_spec.problem.traits import replaces_score
 from attn_spec.problem.validation import ProblemError

@@ -12,7 +12,7 @@ from attn_spec.attention.arithmetic import FLOATS
 from attn_spec.attention.rotations import Rotation
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.problem.options import LAYOUTS
+from attn_spec.problem.options.rotary import LAYOUTS
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound
 from attn_spec.search.cotangents import cotangent
 from attn_spec.search.regimes import Recipe

@@ -27,8 +27,8 @@ from attn_spec.judgement.oracle import float64_gradients, float64_truth
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.handled import CODED
-from attn_spec.problem.option import CHOICE, SCORE
 from attn_spec.problem.options import OPTIONS, parameters
+from attn_spec.problem.options.option import CHOICE, SCORE
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.regimes import Recipe
 

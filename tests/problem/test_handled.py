@@ -11,8 +11,8 @@ import pytest
 
 from attn_spec.attention import definition
 from attn_spec.problem.handled import CODED, NotHandledError, check_handled, not_handled
-from attn_spec.problem.option import PARAMETER
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options.option import PARAMETER
 from attn_spec.search.regimes import Recipe
 
 ROOT = Path(__file__).parents[2]
@@ -139,7 +139,7 @@ print(json.dumps(found))
 
 def test_every_kind_of_option_is_refused_by_every_arithmetic(tmp_path):
     shutil.copytree(ROOT / "attn_spec", tmp_path / "attn_spec")
-    options = tmp_path / "attn_spec/problem/score_options.py"
+    options = tmp_path / "attn_spec/problem/options/terms.py"
     text, place = options.read_text(encoding="utf-8"), "    #: Factor on q.k; None is the real number"
     assert text.count(place) == 1
     rows = "".join(ROW.format(name=name, facts=facts).lstrip("\n") for name, facts in MADE_UP.items())

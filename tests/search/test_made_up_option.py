@@ -79,7 +79,7 @@ def verdicts(folder, *, positional):
     package = folder / "attn_spec"
     shutil.copytree(ROOT / "attn_spec", package)
     shutil.copytree(ROOT / "properties", package / "properties")
-    options = package / "problem" / "score_options.py"
+    options = package / "problem" / "options" / "masking.py"
     place = "    #: Window (left, right) around the diagonal"
     text = options.read_text(encoding="utf-8")
     assert text.count(place) == 1

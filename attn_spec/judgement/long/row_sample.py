@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_spec.problem.option import MASK
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options.option import MASK
 from attn_spec.problem.problem import Problem
 
 #: Lengths of tiles at whose edges rows are sampled.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.problem import patterns, weight_patterns
-from attn_spec.problem.option import PARAMETER, SCORE, Option
+from attn_spec.problem.options.option import PARAMETER, SCORE, Option
 
 
 def option(off: Any = None, **row: Any) -> Any:

@@ -1,0 +1,58 @@
+"""Options of a problem, beyond softmax(q k^T / sqrt(D)) v: each is one field of :class:`Options`, with its row.
+
+Validation, masks, JSON, declarations of kernels, preflight, search and help all read these rows. A new option is a new
+field in a file of this folder, and kernels that take it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+
+from attn_spec.problem import masks
+from attn_spec.problem.options.dropout import Dropout
+from attn_spec.problem.options.layer import Layer
+from attn_spec.problem.options.linear import Linear
+from attn_spec.problem.options.masking import Masking
+from attn_spec.problem.options.option import CHOICE, Option
+from attn_spec.problem.options.option_fields import option
+from attn_spec.problem.options.rotary import Rotary
+from attn_spec.problem.options.scores import Scores
+from attn_spec.problem.options.terms import Terms
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Options(Dropout, Linear, Layer, Rotary, Scores, Terms, Masking):
+    """All options of a problem; the fields of the last base come first.
+
+    Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> - slope * distance -> mask``. Weights are the
+    softmax of the scores, and dropout keeps or drops them. In a recipe, names of patterns stand for tensors.
+    """
+
+    #: Corner in which the diagonal of ``causal``, ``window`` and positions starts when Sq != Sk: "top_left" or
+    #: "bottom_right".
+    causal_alignment: str = option(
+        off="top_left",
+        says="takes causal_alignment; otherwise the alignment is the declared convention",
+        kind=CHOICE,
+        spellings=("causal_alignment",),
+        wanted=f"one of {', '.join(masks.ALIGNMENTS)}",
+        accepts=lambda value: value in masks.ALIGNMENTS,
+        draws=masks.ALIGNMENTS,
+    )
+
+
+#: Every option by name.
+OPTIONS: dict[str, Option] = {each.name: replace(each.metadata["row"], name=each.name) for each in fields(Options)}
+
+
+def parameters(option: str) -> tuple[Option, ...]:
+    """Return the rows of the further parameters of an option."""
+    return tuple(row for row in OPTIONS.values() if row.of == option)
+
+
+def with_parameters(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of options and abilities, each followed by the further parameters that it requires."""
+    found = ((name, *(row.name for row in parameters(name) if not row.optional)) for name in names)
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
