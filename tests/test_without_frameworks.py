@@ -72,7 +72,7 @@ def test_the_command_explains(run):
     )
     done = run("-c", code)
 
-    assert "Tell, with a proved bound" in done.stdout, done.stderr
+    assert "Report, with a proved bound" in done.stdout, done.stderr
     assert "Choose by what the kernel does" in done.stdout
     assert done.stdout.endswith("1 properties\n")
 

@@ -27,7 +27,7 @@ USES = """
 import json
 import numpy as np
 from attn_spec.contract.presets import PRESETS
-from attn_spec.evidence.provenance import claims
+from attn_spec.evidence.provenance import declarations
 from attn_spec.isolation.declared import declaration, told
 from attn_spec.judgement import measure
 from attn_spec.judgement.long.blocks import judge_parts, parts_of
@@ -78,8 +78,8 @@ profile = Profile(name="test", examples=8, floor=1, seconds=60, shrink_seconds=0
 
 
 def verdict(one):
-    claim = load_all()["accuracy.output_is_within_its_bound"]
-    return str(search(claim, Subject(one, "float32"), profile, seed=0)[0].verdict)
+    accurate = load_all()["accuracy.output_is_within_its_bound"]
+    return str(search(accurate, Subject(one, "float32"), profile, seed=0)[0].verdict)
 
 
 def parts(**chosen):
@@ -99,7 +99,7 @@ found = {
     "asserted": bool(assert_attention(out, *tensors, contract="fp32", sign="minus").exercised),
     "not asserted": refused(lambda: assert_attention(out, *tensors, contract="fp32"), NotAttention),
     "misspelled": refused(lambda: assert_attention(out, *tensors, sign="mius"), CallError),
-    "certificate": claims(preflight(made))["conventions"]["sign"],
+    "certificate": declarations(preflight(made))["conventions"]["sign"],
     "verdicts": [verdict(made), verdict(from_callable(negated, dtypes=["float32"]))],
     "outside": [parts(), parts(sign="minus")],
 }

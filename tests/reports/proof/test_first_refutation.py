@@ -1,6 +1,6 @@
 """Time to the refutation of wrong kernels, in the order of the search, or of the files."""
 
-from attn_spec.reports import first_refutation
+from attn_spec.reports.proof import first_refutation
 from attn_spec.reports.proof.first_refutation import First, in_order, summary
 from attn_spec.reports.proof.zoo.mutants import load_all as load_zoo
 
