@@ -15,6 +15,7 @@ from attn_spec.search.assertions import (
     assert_unchanged,
     assert_within_bound,
     compares_bits,
+    decided_rows,
     judged,
     rows_in_domain,
 )
@@ -134,7 +135,8 @@ def assert_output_scaled(
 ) -> None:
     """Raise :class:`Refutation` unless the changed problem has exactly ``factor`` times the output and the same LSE.
 
-    Outputs below the smallest normal number are left out when they are scaled. ``rows`` are compared; None is all.
+    Outputs below the smallest normal number are left out when they are scaled. ``rows`` are compared; None is all. Rows
+    that the subject's conventions leave open are not compared.
     """
     before, after = subject(problem), subject(changed)
     if not compares_bits(subject):
@@ -144,7 +146,9 @@ def assert_output_scaled(
     old, new = before["output"], after["output"]
     speaks = (np.abs(old) >= smallest) | np.isnan(old) | (abs(factor) == 1)
     expected, got = (np.where(speaks, x, 0.0) for x in (factor * old, new))
-    assert_unchanged(before | {"output": expected}, after | {"output": got}, what, rows)
+    decided = decided_rows(subject, problem)
+    compared = decided if rows is None else rows & decided
+    assert_unchanged(before | {"output": expected}, after | {"output": got}, what, compared)
 
 
 @attention_property(

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from attn_spec.contract.contract import Contract, ContractError
 from attn_spec.isolation.plain import decoded, encoded
 from attn_spec.kernels.declaration import kernel as declare
+from attn_spec.kernels.declaration import undeclared
 from attn_spec.kernels.defects import Defect
 from attn_spec.kernels.kernel import Kernel, KernelError, class_of
 from attn_spec.kernels.limits import Limits
@@ -121,10 +122,14 @@ def kernel_of(
     except (KeyError, ValueError) as error:
         raise KernelError(f"the kernel's process sent invalid parameters of the kernel: {error}") from None
     limits = {name: getattr(made.limits, name) for name in Limits.__dataclass_fields__}
-    same = ("framework", "dtypes", "supports", "conventions", "name", "devices", "presentation")
+    same = ("framework", "dtypes", "supports", "name", "devices", "presentation")
     same += ("option_dtypes", "merge", "signatures", "known_defects", "slowness")
     contract = made.contracts if made.contract is None else made.contract
-    found = declare(contract=contract or {}, **{name: getattr(made, name) for name in same}, **limits)(function)
+    facts_of_it = {name: getattr(made, name) for name in same} | limits
+    agreed = made.conventions if made.declared else {}
+    found = declare(contract=contract or {}, conventions=agreed, **facts_of_it)(function)
+    if not made.declared:
+        found = undeclared(found, made.conventions)
     own = backward if made.has_backward else None
     of_it = {name: getattr(made, name) for name in ("module", "given", "declared", "source_class", "attribute")}
     return replace(found, spec=spec, backward_function=own, **of_it, **facts)

@@ -18,7 +18,7 @@ from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.conventions import ConventionError, Conventions, of_kernel
+from attn_spec.problem.conventions import ConventionError, Conventions, of_call, of_kernel
 from attn_spec.problem.option_dtypes import refused_dtypes
 from attn_spec.problem.options import OPTIONS, parameters, with_parameters
 
@@ -71,9 +71,10 @@ def kernel(
 def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
     """Return a kernel made of an undecorated callable: its signature gives the options, defaults give the rest.
 
-    The contract is ``contract.UNDECLARED``, the loosest, since the callable declares nothing. ``declared`` overrides
-    any argument of :func:`kernel`; ``without`` names options that the callable lacks. Preflight finds shape abilities
-    (gqa, dv, cross, empty) by calls. Raises :class:`KernelError`.
+    The contract is ``contract.UNDECLARED``, the loosest, since the callable declares nothing. For the same reason the
+    output and the LSE of a query that sees no key are left open. ``declared`` overrides any argument of :func:`kernel`;
+    ``without`` names options that the callable lacks. Preflight finds shape abilities (gqa, dv, cross, empty) by calls.
+    Raises :class:`KernelError`.
     """
     without = set(declared.pop("without", ()))
     if unknown := sorted(without - set(DECLARABLE)):
@@ -89,7 +90,13 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
     defaults = {"framework": framework, "dtypes": dtypes, "contract": UNDECLARED, "supports": supports}
     given = {key: value for key, value in declared.items() if value}
     given["supports"] = supports - without | set(given.get("supports", ()))
-    return replace(kernel(**{**defaults, **given})(function), declared=False)
+    return undeclared(kernel(**{**defaults, **given})(function), given.get("conventions", {}))
+
+
+def undeclared(made: Kernel, named: Mapping[str, Any] | Conventions) -> Kernel:
+    """Return the kernel of an undecorated callable, for which only the conventions in ``named`` were declared."""
+    conventions = named if isinstance(named, Conventions) else of_call(named)
+    return replace(made, declared=False, conventions=conventions)
 
 
 def default_name(stem: str, name: str) -> str:

@@ -14,7 +14,7 @@ from attn_spec.numbers import bits
 from attn_spec.problem.conventions import CONVENTIONS, Convention
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import judged
-from attn_spec.search.plain_calls import plain
+from attn_spec.search.plain_calls import plain, with_an_empty_row
 
 from .instrument import Finding, asked
 
@@ -81,10 +81,7 @@ def _problems(subject: Subject) -> Iterator[Problem]:
     if subject.supports("causal", "cross"):
         yield _of_unequal_lengths(subject, 5, 8)
     if subject.supports("mask"):
-        problem = plain(subject.kernel, subject.dtype)
-        mask = np.ones(problem.score_shape[2:], dtype=bool)
-        mask[1] = False
-        yield problem.replace(mask=mask[None, None])
+        yield with_an_empty_row(subject.kernel, subject.dtype)
     if subject.supports("causal", "cross"):
         yield _of_unequal_lengths(subject, 8, 5)
 

@@ -40,8 +40,8 @@ class Convention:
     is_option: bool = False
     #: True if only queries that see no key depend on the convention.
     without_keys: bool = False
-    #: True if a test of one answer that does not name the convention leaves it OPEN, and so accuses no sound system;
-    #: False: the default is taken there too.
+    #: True if the convention is OPEN unless it is named, in a test of one answer and for a callable without @kernel, so
+    #: that no sound system is accused. False: the default is taken there too.
     left_open: bool = False
     #: A predicate: True if the answer to a problem shows which choice was made.
     shows: Callable[[Any], bool] = lambda problem: True
@@ -143,6 +143,11 @@ class Conventions:
     def __post_init__(self) -> None:
         for name, row in CONVENTIONS.items():
             row.check(getattr(self, name), row.known)
+
+    @property
+    def empty_rows_are_constant(self) -> bool:
+        """True if no tensor changes the output of a query that sees no key."""
+        return self.empty_row in ("zero", "nan")
 
 
 #: Every convention by name.

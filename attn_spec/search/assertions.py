@@ -20,7 +20,7 @@ from attn_spec.judgement import bound_terms, measure
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
 from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
 from attn_spec.judgement.other_problems import explains, right_for, within
-from attn_spec.problem.conventions import OF_ANSWERS
+from attn_spec.problem.conventions import OF_ANSWERS, OPEN
 from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.problem.traits import named_by, replaces_score
 from attn_spec.search import strategies
@@ -80,8 +80,8 @@ def assert_rows_within_bound(subject: Subject, problem: Problem, rows: Answer) -
     contract = _one_tile_more(subject.contract, problem.key_length)
     if not any(_rounds_in_hidden_tiles(problem, reading) for reading in readings_of(contract, problem)):
         judgement = judged(subject, problem, rows, contract)
-        means = subject.conventions.empty_row == "mean_of_v"  # the mean is over all keys of the call
-        compared = judgement.of_rows_with_keys() if means else judgement
+        constant = subject.conventions.empty_rows_are_constant  # a mean is over all keys of the larger call
+        compared = judgement if constant else judgement.of_rows_with_keys()
         _assert_inside(compared, (), lambda _: right_for(problem, lambda other: judged(subject, other, rows, contract)))
 
 
@@ -230,6 +230,11 @@ def compares_bits(subject: Subject) -> bool:
 def selected(answer: Answer, index: tuple[slice, ...]) -> Answer:
     """Return the part of an answer at an index into [B, Hq, Sq]."""
     return {name: values[index] for name, values in answer.items()}
+
+
+def decided_rows(subject: Subject, problem: Problem) -> np.ndarray:
+    """Return the rows [B, Hq, Sq] whose output is decided: a convention may leave rows without a visible key open."""
+    return ~problem.empty_rows | (subject.conventions.empty_row != OPEN)
 
 
 def assert_unchanged(before: Answer, after: Answer, what: str, rows: np.ndarray | None = None) -> None:

@@ -131,6 +131,14 @@ def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
     return problem.replace(**{name: used(name, problem) for name in limits.always if name in OPTIONS})
 
 
+def with_an_empty_row(kernel: Kernel, dtype: str) -> Problem:
+    """Return a plain problem with a mask under which the second query sees no key; the kernel must take a mask."""
+    problem = plain(kernel, dtype)
+    mask = np.ones(problem.score_shape[2:], dtype=bool)
+    mask[1] = False
+    return problem.replace(mask=mask[None, None])
+
+
 def used(name: str, problem: Problem) -> Any:
     """Return a value with which a plain problem uses an option."""
     row = OPTIONS[name]

@@ -13,20 +13,23 @@ from itertools import combinations
 
 import numpy as np
 
+from attn_spec.judgement.other_problems import explains
 from attn_spec.kernels.dropping import dropping
 from attn_spec.kernels.frameworks.framework import FrameworkError
 from attn_spec.kernels.kernel import Kernel, KernelError
+from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.memory import of_two_axes
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
-from attn_spec.kernels.subject import CALL_LIMIT, Guard, Subject
+from attn_spec.kernels.subject import CALL_LIMIT, Answer, Guard, Subject
 from attn_spec.kernels.time_limit import last_resort
 from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.conventions import OF_ANSWERS, OPEN
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import judged
-from attn_spec.search.plain_calls import failure, plain, with_defaults_off
+from attn_spec.search.plain_calls import failure, plain, with_an_empty_row, with_defaults_off
 
 #: Abilities that a call shows, since a signature does not say whether a kernel has them.
 TRIED = tuple(name for name, row in ABILITIES.items() if row.shows)
@@ -98,6 +101,7 @@ def preflight(
     }
     found = replace(found, limits=replace(found.limits, exclusive=(*found.limits.exclusive, *clashes)))
     refused |= untaken | {" with ".join(pair): reason for pair, reason in clashes.items()} | _not_understood(kernel)
+    refused |= _left_open(replace(first, kernel=found))
     return Preflight(tuple(replace(subject, kernel=found) for subject in able), declined | refused)
 
 
@@ -202,6 +206,35 @@ def _not_asked_for(kernel: Kernel, ability: str) -> str | None:
         if spellings and not spellings & set(kernel.parameters):
             return f"it has no parameter {ABILITIES[name].spellings[0]}"
     return None
+
+
+def _left_open(subject: Subject) -> dict[str, str]:
+    """Return the conventions that an undecorated callable leaves open, each with the choice that a call shows.
+
+    Rows without a visible key are not judged under such a convention, so the reader is told what they hold.
+    """
+    if not subject.supports("mask"):
+        return {}
+    problem, found = with_an_empty_row(subject.kernel, subject.dtype), {}
+    try:
+        answer = subject(problem)
+    except (Misbehaviour, NotTaken):
+        return {}
+    for name, row in OF_ANSWERS.items():
+        quantity = next((each for each in row.decides if each in answer), None)
+        if quantity is None or getattr(subject.conventions, name) != OPEN:
+            continue
+        part = {quantity: answer[quantity]}
+        shown = [choice for choice in row.telling if _keeps(subject, problem, part, name, choice)]
+        means = f"{row.choices[shown[0]]}; {name}={shown[0]!r} declares it" if len(shown) == 1 else "of no known choice"
+        found[name] = f"the {quantity} of a query that sees no key is {means}"
+    return found
+
+
+def _keeps(subject: Subject, problem: Problem, answer: Answer, name: str, choice: str) -> bool:
+    """Return whether a choice of a convention explains an answer."""
+    kernel = replace(subject.kernel, conventions=replace(subject.conventions, **{name: choice}))
+    return explains(judged(replace(subject, kernel=kernel), problem, answer))
 
 
 def _not_understood(kernel: Kernel) -> dict[str, str]:

@@ -45,7 +45,7 @@ def refutation(property_id, kernel):
 
 
 def test_a_fill_of_minus_1e9_makes_the_mean_of_v_of_rows_that_see_nothing():
-    case = refutation(UNSEEN, subject("attention"))
+    case = refutation(UNSEEN, subject("attention", conventions={"empty_row": "zero"}))
 
     assert case.problem.empty_rows.any()
     assert case.problem.score_shape == (1, 1, 1, 1)
@@ -112,7 +112,7 @@ def test_a_causal_mask_multiplied_into_the_weights_is_seen():
 
 
 def test_a_fill_of_minus_infinity_is_nan_where_nothing_is_seen():
-    assert "is nan" in refutation(UNSEEN, subject("without_scale")).message
+    assert "is nan" in refutation(UNSEEN, subject("without_scale", conventions={"empty_row": "zero"})).message
 
 
 def test_weights_returned_beside_the_output_are_no_log_sum_exp():
