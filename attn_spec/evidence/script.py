@@ -59,9 +59,9 @@ def source(case: Case, property_: Property, subject: Subject, calls: list[Call])
     """Return the text of the script."""
     facts = {
         "id": case.id,
-        "statement": property_.statement,
-        "kernel": f"{subject.kernel.name}, {subject.dtype}, {subject.device}",
-        "why": case.message.splitlines()[0],
+        "statement": _in_docstring(property_.statement),
+        "kernel": _in_docstring(f"{subject.kernel.name}, {subject.dtype}, {subject.device}"),
+        "why": _in_docstring(case.message.splitlines()[0]),
         "find": _finder(subject.kernel),
         "give": textwrap.indent(subject.framework.script_gives, "    "),
         "take": textwrap.indent(subject.framework.script_takes, "    "),
@@ -71,10 +71,12 @@ def source(case: Case, property_: Property, subject: Subject, calls: list[Call])
         "worst": pprint.pformat(_plain(case.worst), sort_dicts=False) if case.worst else "None",
         "calls": ",\n".join(_call(call) for call in calls),
     }
-    text = TEMPLATE
-    for name, value in facts.items():
-        text = text.replace(f"@{name}@", value)
-    return text
+    return TEMPLATE.substitute(facts)
+
+
+def _in_docstring(text: str) -> str:
+    """Return a text as it is written between triple quotes; a kernel's message may hold quotes and backslashes."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _plain(worst: WorstElement) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """The template of a stand-alone script, with a placeholder for every part that depends on the case."""
 
-TEMPLATE = '''"""Counterexample @id@, written by attn-spec. Exits with 1 while the kernel still fails, else with 0.
+from string import Template
 
-Property: @statement@
-Kernel:   @kernel@
-Why:      @why@
+TEMPLATE = Template('''"""Counterexample $id, written by attn-spec. Exits with 1 while the kernel still fails, else 0.
+
+Property: $statement
+Kernel:   $kernel
+Why:      $why
 """
 
 import base64
@@ -45,14 +47,14 @@ except ImportError:  # a file that declares its kernel imports it only for the d
     sys.modules["attn_spec"] = types.ModuleType("attn_spec")
     sys.modules["attn_spec"].kernel, sys.modules["attn_spec"].__getattr__ = declared, anything
 
-@find@
+$find
 
-DEVICE = "@device@"
+DEVICE = "$device"
 
 # The element farthest outside its bound, the call and the tensor that returned it, and its index there. Reals are
 # hexadecimal floats; WORST has the index in [batch, head, ..], whatever the tensor's order of axes.
-WORST_CALL, WORST_PART, PLACE = @worst_call@
-WORST = @worst@
+WORST_CALL, WORST_PART, PLACE = $worst_call
+WORST = $worst
 
 
 def tensor(shape, data, dtype):
@@ -61,12 +63,12 @@ def tensor(shape, data, dtype):
     if isinstance(data, str):
         data = np.frombuffer(zlib.decompress(base64.b85decode(data)), dtype=kind)
     array = np.array(data, dtype=kind).reshape(shape)
-@give@
+$give
 
 
 def values(x):
     """Return the exact values of a tensor."""
-@take@
+$take
 
 
 def listed(answer):
@@ -100,13 +102,13 @@ def differentiated(tensors, options, wrt, cotangents, passes):
 
 def through(call, inputs, cotangents, passes):
     """Return what a call returns, and the gradients of backward passes through it."""
-@differentiate@
+$differentiate
 
 
 # Each call that the property made: function, digest of the answer that refuted it, tensors and options. Differentiated
 # calls add the arguments to differentiate in, the cotangents, and the number of passes.
 CALLS = [
-@calls@
+$calls
 ]
 
 failed = False
@@ -129,6 +131,6 @@ for number, (function, digest, tensors, *others) in enumerate(CALLS):
 if WORST_CALL is None:
     print("the answers that refuted the property came back, bit for bit" if repeated else "the answers have changed")
     failed |= repeated
-print("still fails" if failed else "no longer fails here; attn-spec replay @id@ checks the property itself")
+print("still fails" if failed else "no longer fails here; attn-spec replay $id checks the property itself")
 sys.exit(failed)
-'''
+''')

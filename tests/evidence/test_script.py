@@ -1,5 +1,6 @@
 """A script fails while the kernel does and not once it is mended, whatever its answer looks like."""
 
+import ast
 import runpy
 import sys
 
@@ -8,8 +9,10 @@ import pytest
 from attn_spec.evidence import script
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
+from attn_spec.search.cases import Case
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
+from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 
 PROPERTY = load_all()["accuracy.output_is_within_its_bound"]
@@ -88,6 +91,16 @@ def test_a_script_fails_as_long_as_the_kernel(name, extra, folder, capsys):
         assert text in shown
         path.write_text(path.read_text().replace("WRONG = True", "WRONG = False"))
         resolve("mine.py")
+
+
+def test_a_message_stands_in_the_script_as_it_is(folder):
+    message = 'raised Odd: $calls @id@ """ \\N{no name} \\'
+    subject = Subject(resolve("numpy_tiled"), "float32")
+    problem = Recipe(key_length=2).problem()
+    case = Case(property_id=PROPERTY.id, kernel="numpy_tiled", problem=problem, message=message)
+    text = script.source(case, PROPERTY, subject, [])
+
+    assert ast.get_docstring(ast.parse(text)).splitlines()[-1] == f"Why:      {message}"
 
 
 #: Kernels with the factor WRONG in a gradient, one for each way to ask for gradients.
