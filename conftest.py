@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _shared_with(kernel: Any) -> str:
-    """A name of the kernels that share the properties with a kernel."""
+    """Return the name of the group of kernels that share the properties with a kernel."""
     return SLOW if kernel.slowness > 1 or kernel.signatures is not None else kernel.framework
 
 

@@ -65,7 +65,7 @@ class OperandError:
 
 
 def stored_format(forward: Intermediates, contract: ResolvedContract) -> Format:
-    """The format of the operands, before a scale multiplies them."""
+    """Return the format of the operands, before a scale multiplies them."""
     changed = guard("the format of operands", not forward.score.plain, False)
     return contract.stages.operands.format if changed else FORMATS[forward.problem.dtype]
 
@@ -95,7 +95,7 @@ def _operands(forward: Intermediates, contract: ResolvedContract) -> tuple[Appro
 
 
 def value_format(forward: Intermediates, contract: ResolvedContract) -> Format:
-    """The format of the values."""
+    """Return the format of the values."""
     projected = guard("the format of values", forward.problem.projects, False)
     return contract.stages.operands.format if projected else FORMATS[forward.problem.dtype]
 
@@ -123,12 +123,12 @@ def _value_errors(forward: Intermediates, contract: ResolvedContract) -> np.ndar
 
 
 def _repeated_values(forward: Intermediates) -> np.ndarray:
-    """The value that each query head reads, [B, Hq, Sk, Dv]."""
+    """Return the value that each query head reads, [B, Hq, Sk, Dv]."""
     return forward.problem.per_query_head(forward.problem.v)
 
 
 def value_sizes(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
-    """The largest that values may be, [B, Hq, Sk, Dv]."""
+    """Return the largest sizes of the values, [B, Hq, Sk, Dv]."""
     error = value_error(forward, contract)
     return forward.v_size if error is None else forward.v_size + term("errors of values in their sizes", error)
 
@@ -154,7 +154,7 @@ def arriving(forward: Intermediates, grad: GradientIntermediates, contract: Reso
 def product_of_operands_error(
     forward: Intermediates, grad: GradientIntermediates, contract: ResolvedContract, of_g: np.ndarray | None
 ) -> np.ndarray | float:
-    """What errors of dO, ``of_g``, and of v make of their product, before its own, [.., Sq, Sk]; 0 of what is given."""
+    """Return the error of dO.v from errors ``of_g`` of dO and errors of v, without its own roundings, [.., Sq, Sk]."""
     off, of_v = np.float64(0.0), value_error(forward, contract)
     if of_g is not None:
         size_v = term("errors of both in dP", value_sizes(forward, contract), forward.v_size)
@@ -165,7 +165,7 @@ def product_of_operands_error(
 
 
 def heads_contract(forward: Intermediates, contract: ResolvedContract) -> ResolvedContract:
-    """The contract of heads: the outputs of those of a layer are operands of its projection."""
+    """Return the contract of the heads; in a layer their outputs are operands of the output projection."""
     return term(
         "the outputs of heads are operands",
         replace(contract, output=contract.operands) if forward.problem.projects else contract,
@@ -177,7 +177,7 @@ def heads_contract(forward: Intermediates, contract: ResolvedContract) -> Resolv
 def values_pulled_back(
     forward: Intermediates, gradient: Approximation
 ) -> tuple[Approximation, dict[str, Approximation]]:
-    """The gradients of v and of parameters, per query head, for that of v' [B, Hq, Sk, U]."""
+    """Return the gradients of v and of parameters per query head, from the gradient of v' [B, Hq, Sk, U]."""
     contract = gradient.contract
     v = given(
         contract,
@@ -239,7 +239,7 @@ def _unknown(vectors: np.ndarray, error: np.ndarray) -> np.ndarray:
 def pulled_back(
     forward: Intermediates, name: str, gradient: Approximation
 ) -> tuple[Approximation, dict[str, Approximation]]:
-    """The gradients of "q" or "k" and of parameters, per query head, for that of its operand [B, Hq, S, D]."""
+    """Return the gradients of "q" or "k" and of parameters per query head, from that of its operand [B, Hq, S, D]."""
     contract = gradient.contract
     score, (q, k, p) = forward.score, _given(forward, contract)
     q, k = (of.changed(finite) for of in (q, k))
@@ -263,7 +263,7 @@ def _given(forward: Intermediates, contract: ResolvedContract) -> tuple[Approxim
 
 
 def parameters_given(forward: Intermediates, contract: ResolvedContract) -> dict[str, Any]:
-    """The parameters by name, [B, Hq, .., ..], and the rotations of operands."""
+    """Return the parameters by name, [B, Hq, .., ..], and the rotations of operands."""
     problem, tensors = forward.problem, parameters_of(forward.problem).items()
     p = {
         name: given(
@@ -296,7 +296,7 @@ def pair_error(forward: Intermediates, contract: ResolvedContract, *, shared: bo
 def pairs_pulled_back(
     forward: Intermediates, gradient: Approximation
 ) -> tuple[Approximation, Approximation, dict[str, Approximation]]:
-    """The gradients of q', k' and parameters, per query head, for that of what each pair of them becomes."""
+    """Return the gradients of q', k' and parameters per query head, from the gradient of each pair's numbers."""
     pairs, (q, k, p) = forward.score.pairs, _entering(forward, gradient.contract)
     assert pairs is not None
     q, k = (of.changed(finite) for of in (q, k))
@@ -306,7 +306,7 @@ def pairs_pulled_back(
 def _entering(
     forward: Intermediates, contract: ResolvedContract
 ) -> tuple[Approximation, Approximation, dict[str, Any]]:
-    """The operands with their errors, and the parameters.
+    """Return the operands with their errors, and the parameters.
 
     Where both are added first they may be one product, of q and k side by side, whose sums are as long as theirs
     together: each passes the other's roundings too.

@@ -65,7 +65,7 @@ def _conditions(forward: Intermediates, contract: ResolvedContract) -> Iterator[
 
 
 def _narrowest(contract: ResolvedContract, *stages: str) -> str:
-    """The format of the smallest range among those of some stages, and how far it reaches."""
+    """Return the format with the smallest range among some stages, and its largest number."""
     name = min(
         (getattr(contract, stage) for stage in stages if getattr(contract, stage)), key=lambda one: FORMATS[one].largest
     )

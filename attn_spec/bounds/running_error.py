@@ -136,7 +136,7 @@ def finished(
     stores: int = 1,
     held: np.ndarray | None = None,
 ) -> Approximation:
-    """The result of an operation: ``error`` is that of its operands, to which its own roundings are added.
+    """Return the result of an operation: its own roundings are added to ``error``, the error from its operands.
 
     Numbers of the size ``held`` are rounded and stored; without it, the result alone, which is |value| + ``error``.
     """
@@ -154,17 +154,17 @@ def finished(
 
 
 def _where_it_fits(size: np.ndarray, error: np.ndarray, largest: float) -> np.ndarray:
-    """The errors of numbers of a size, infinite of those beyond the largest."""
+    """Return the errors of numbers of a size, infinite for numbers beyond the largest."""
     return error if size.max(initial=0.0) <= largest else np.where(size <= largest, error, np.inf)
 
 
 def _through(x: np.ndarray, y: np.ndarray) -> np.ndarray | float:
-    """The product of errors and sizes: 0 of numbers that are given."""
+    """Return the product of errors and sizes; 0 if the errors are 0."""
     return x @ y if x.any() and y.any() else 0.0
 
 
 def stored(x: Approximation, stage: str = "operands") -> Approximation:
-    """A finished operand, or another stage, in its format, which is one number whatever it is a sum of."""
+    """Return a finished operand, or another stage, rounded to its format: one number, even if it was a sum of parts."""
     kept = x.contract.stage(stage)
     cast = kept.of(x.form)
     itself = np.abs(x.value)
@@ -190,7 +190,7 @@ class RunningErrors:
         self.contract = contract
 
     def product(self, x: Approximation, y: Approximation) -> Approximation:
-        """The theorem of ``product_bounds.dot_product_error``, for operands with errors.
+        """Return the product of operands with errors, by the theorem of ``product_bounds.dot_product_error``.
 
         Nothing is known of a product with a factor that may overflow on entry.
         """
@@ -238,11 +238,11 @@ class RunningErrors:
         return (x.form.largest <= largest) | (x.largest < largest)
 
     def as_operand(self, x: Approximation) -> Approximation:
-        """A framework that evaluates a formula operation by operation stores each result in the format of operands."""
+        """Return x as stored in the format of operands, as a framework does that evaluates operation by operation."""
         return term("a result that is stored before it goes on", stored(x), x)
 
     def shifted(self, y: Approximation, b: Approximation, x: Approximation) -> Approximation:
-        """The sums of y may begin with b, which then passes the n additions of their terms.
+        """Return y + b, where the sums of y may begin with b, so that b passes the n additions of their terms.
 
         Before, b enters the accumulator, which is the one rounding, and the one underflow, of y + b. What the format of
         scores does not hold of b may be rounded to it first, as of a bias of scores.
@@ -274,11 +274,11 @@ class RunningErrors:
         return x.changed(lambda part: part.swapaxes(-1, -2))
 
     def total(self, x: Approximation) -> Approximation:
-        """A sum in any order."""
+        """Return the sum over the last axis, in any order."""
         return self.summed(x.changed(lambda part: part.sum(axis=-1, keepdims=True)), x.value.shape[-1])
 
     def summed(self, x: Approximation, terms: int) -> Approximation:
-        """Sums of so many terms, which enter the accumulator: one rounding less than there are terms."""
+        """Return x, sums of ``terms`` terms that enter the accumulator, with one rounding less than there are terms."""
         contract, added = self.contract, max(terms - 1, 0)
         enters, work = contract.stages.score_accumulation.of(x.form), contract.stages.score_accumulation
         error = (
@@ -348,7 +348,7 @@ class RunningErrors:
 
     @np.errstate(all="ignore")
     def tanh(self, x: Approximation) -> Approximation:
-        """An error e of x costs at most e times the slope where it is steepest, and at most 2."""
+        """Return the tanh of x: an error e of x costs at most e times the steepest slope, and at most 2."""
         value, least = np.tanh(x.value), np.maximum(np.abs(x.value) - x.error, 0.0)
         error = np.minimum(x.error * np.cosh(np.minimum(least, 300.0)) ** -2.0, 2.0)
         error = np.where(np.isnan(error), np.inf, error + elementary_error(self.contract, "tanh_error"))
@@ -356,7 +356,7 @@ class RunningErrors:
 
     @np.errstate(all="ignore")
     def exp(self, x: Approximation) -> Approximation:
-        """An error of x is the logarithm of a factor; in base 2 the product with log2(e) is rounded too."""
+        """Return the exponential of x: an error of x is the logarithm of a factor; base 2 rounds x log2(e) too."""
         value = np.exp(x.value)
         argument = x.error + gamma((self.contract.stages.score_accumulation.u, 3)) * (np.abs(x.value) + x.error)
         error = value * np.expm1(x.error if not self.contract.base2 else argument)
@@ -375,7 +375,7 @@ class RunningErrors:
 
     @np.errstate(all="ignore")
     def tables(self, turn: Rotation) -> tuple[Approximation, Approximation]:
-        """An error of the angle theta = position base^e, e = -2m / R, costs its cosine and sine no more than itself.
+        """Return cos and sin of theta = position base^e, e = -2m / R; their errors do not exceed the error of theta.
 
         theta (1 + d): see :meth:`_power_error`; the product is one more rounding. Positions are integers, and enter
         as they are.

@@ -29,7 +29,7 @@ from attn_spec.contract.contract import ResolvedContract
 def forward_bound(
     forward: Intermediates, contract: ResolvedContract, o: np.ndarray | None = None, slack: np.ndarray | float = 0.0
 ) -> ForwardBound:
-    """The bound under a resolved contract. The true output lies in ``o`` +- ``slack`` (default: forward.O, exact)."""
+    """Return the bound under a resolved contract; the true output lies in ``o`` +- ``slack``, by default forward.O."""
     o = forward.O if o is None and not forward.problem.projects else o
     found = [_forward_bound(each, contract, o, slack) for each in (forward, *in_all_orders(forward))]
     return found[0] if len(found) == 1 else _largest(found)
@@ -65,7 +65,7 @@ def evaluation_error(forward: Intermediates) -> ForwardBound:
 def gradient_bound(
     forward: Intermediates, grad: GradientIntermediates, contract: ResolvedContract, slack: GradientBound | None = None
 ) -> GradientBound:
-    """The bound under one reading of a resolved contract, see :func:`readings.gradient_readings`.
+    """Return the bound under one reading of a resolved contract, see :func:`readings.gradient_readings`.
 
     ``slack`` bounds the errors of ``forward`` and ``grad`` (default: none).
     """

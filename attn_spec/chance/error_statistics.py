@@ -129,12 +129,12 @@ def valid_rows(forward: Intermediates, contract: ResolvedContract) -> np.ndarray
 
 
 def smallest_weight(contract: ResolvedContract) -> float:
-    """The smallest exp(s - M) that no format of weights rounds to a subnormal, under a resolved contract."""
+    """Return the smallest exp(s - M) that no format of weights rounds to a subnormal, under a resolved contract."""
     return max(contract.format(stage).smallest_normal for stage in ("softmax", "probabilities"))
 
 
 def most_terms(contract: ResolvedContract) -> float:
-    """The largest number of terms whose sum the tests are valid for, under a resolved contract."""
+    """Return the largest number of terms for whose sum the tests are valid, under a resolved contract."""
     stages = ("output_accumulation", "row_sum", "score_accumulation")
     return LARGEST_GROWTH / max(contract.stage(stage).u for stage in stages)
 
@@ -169,7 +169,7 @@ def bias(
     rows: np.ndarray,
     radius: np.ndarray | float = 0.0,
 ) -> Statistic:
-    """The largest of the weighted sums of the errors, in the reading of the contract that explains it best.
+    """Return the largest weighted sum of the errors, in the reading of the contract that explains it best.
 
     Each error is known to +- ``radius``.
     """
@@ -223,6 +223,6 @@ def _biases(
 
 
 def _model(forward: Intermediates, contract: ResolvedContract) -> tuple[Roundings, Systematic, np.ndarray]:
-    """The roundings, the systematic errors and the variance proxy of each output."""
+    """Return the roundings, the systematic errors and the variance proxy of each output."""
     squared, bounded = roundings(forward, contract), systematic(forward, contract)
     return squared, bounded, variance(forward, squared, log_weight_variance(forward, squared, bounded))

@@ -63,7 +63,7 @@ class Finding:
 
 
 def least_likely(found: Iterable[Counts]) -> Finding:
-    """The least likely of counts that are looked at together."""
+    """Return the least likely of counts that are tested together."""
     found = list(found)
     tests = max(2 * sum(int(one.told.sum()) for one in found), 1)
     worst = max(found, key=lambda one: float(np.max(one.surprise, where=one.told, initial=0.0)))

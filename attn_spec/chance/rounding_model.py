@@ -83,7 +83,7 @@ def partial_sums(n: np.ndarray | np.float64, depth: float) -> tuple[np.ndarray, 
 
 
 def systematic(forward: Intermediates, contract: ResolvedContract) -> Systematic:
-    """The errors of a resolved contract that are bounded, not random."""
+    """Return the errors of a resolved contract that are bounded, not random."""
     tiles = contract.tiles(forward.problem.key_length)
     mean, square = (2.0, 6.0) if contract.exp_of_zero_is_one else ((tiles + 1) / 2, (tiles + 1) * (2 * tiles + 1) / 6)
     work, sigma = contract.stages.score_accumulation.u, abs(forward.problem.scale_value)
@@ -102,7 +102,7 @@ def systematic(forward: Intermediates, contract: ResolvedContract) -> Systematic
 
 
 def roundings(forward: Intermediates, contract: ResolvedContract) -> Roundings:
-    """The random roundings of a resolved contract that leaves no reading open."""
+    """Return the random roundings of a resolved contract that leaves no reading open."""
     before = float(contract.normalize == "before_product")
     n, depth = forward.keys, contract.summation_depth or np.inf
     cast, softmax, entry = (
@@ -200,7 +200,7 @@ def variance(forward: Intermediates, squared: Roundings, log_weight: np.ndarray)
 
 
 def shared_variances(forward: Intermediates, squared: Roundings) -> tuple[np.ndarray, np.ndarray]:
-    """The parts of :func:`variance` that come of rounding k, and of rounding v, which many rows read, [.., Sq, Dv]."""
+    """Return the parts of :func:`variance` from rounding k and from rounding v, which many rows share, [.., Sq, Dv]."""
     keys = (
         _spread(forward, squared.operand * squared_products(forward)) if squared.operand else np.zeros(forward.O.shape)
     )
@@ -271,7 +271,7 @@ def _cut_share(
 
 
 def temperature(forward: Intermediates) -> np.ndarray:
-    """Derivative of the output by a common relative change of all scores, sum_j P_j s_j (v_j - o), [.., Sq, Dv]."""
+    """Return the output's derivative by a common relative change of scores, sum_j P_j s_j (v_j - o), [.., Sq, Dv]."""
     Ps = forward.P * np.where(forward.visible, forward.s, 0.0)
     return Ps @ forward.v - Ps.sum(axis=-1, keepdims=True) * forward.O
 

@@ -186,7 +186,7 @@ class Contract:
             )
 
     def at(self, dtype: str) -> ResolvedContract:
-        """The contract with ``"input"`` and ``"work"`` replaced by formats for inputs of ``dtype``."""
+        """Return the contract with ``"input"`` and ``"work"`` replaced by formats for inputs of ``dtype``."""
         words = {"input": dtype, "work": "float64" if dtype == "float64" else "float32"}
         values = {field.name: getattr(self, field.name) for field in fields(Contract)}
         values |= {stage: words.get(values[stage], values[stage]) for stage in STAGES}
@@ -237,7 +237,7 @@ class ResolvedContract(Contract):
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def format(self, stage: str) -> Format:
-        """The format of a stage, or of that name; of a stage that leaves a choice the widest, that of scores."""
+        """Return the format of a stage, or of a format's name; for "either" the widest, which is that of scores."""
         said = stage if stage in FORMATS else getattr(self, stage)
         return FORMATS[self.stored_scores if said == "either" else said]
 
@@ -271,17 +271,17 @@ class ResolvedContract(Contract):
         return guard("flushing of formats of float32's range", self.subnormals == "flushed" and wide, False)
 
     def formats(self, *stages: str) -> list[Format]:
-        """The formats of those stages, or of those names, that there are: an inner accumulator may be absent."""
+        """Return the formats of stages, or of formats by name; a stage may be absent, as an inner accumulator."""
         return [self.format(stage) for stage in stages if getattr(self, stage, stage) is not None]
 
     def largest(self, *stages: str) -> float:
-        """The largest number that all of some stages, or formats by name, hold."""
+        """Return the largest number that all of the stages, or formats by name, can hold."""
         return min(form.largest for form in self.formats(*stages))
 
 
 @remembered(64)
 def _stages(contract: ResolvedContract) -> Stages:
-    """The stages of a contract, as they are without what is struck."""
+    """Return the stages of a contract, without the struck terms."""
     found: dict[str, Any] = dict.fromkeys(STAGES)
     for name in STAGES:
         if getattr(contract, name) is not None:

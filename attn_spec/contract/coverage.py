@@ -24,7 +24,7 @@ class Silence:
     reason: str
 
     def words(self, contract: Contract) -> str:
-        """A sentence: the field of a contract, the family of problems that it says nothing of, and the reason."""
+        """Return a sentence with the field of a contract, the family of problems without a theorem, and the reason."""
         said = f"{self.field}={getattr(contract, self.field)!r}"
         return f"a contract with {said} says nothing of {self.family} ({self.option}): {self.reason}"
 
@@ -55,7 +55,7 @@ SILENCES = (
 
 
 def says_nothing(contract: Contract, problem: Problem) -> bool:
-    """True where a field of ``contract`` has a value for which no bound of the problem's family is proved.
+    """Return True if a field of ``contract`` has a value for which no bound of the problem's family is proved.
 
     The alternatives of the contract are not looked at.
     """
@@ -68,7 +68,7 @@ def silence_of(contract: Contract, problem: Problem) -> str:
 
 
 def _unknown(contract: Contract, problem: Problem) -> Iterator[Silence]:
-    """The reasons for which a contract says nothing of a problem."""
+    """Return the reasons for which a contract says nothing of a problem."""
     used = (each for each in SILENCES if OPTIONS[each.option].is_used(getattr(problem, each.option)))
     return (each for each in used if each.unknown(contract))
 

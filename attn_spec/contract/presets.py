@@ -114,7 +114,7 @@ CHOOSER: tuple[tuple[str, Contract], ...] = (
 
 
 def as_contract(declared: str | Contract) -> Contract:
-    """The contract a kernel declared, by preset name or in full. Raises :class:`ContractError`."""
+    """Return the contract that a kernel declared, by preset name or in full. Raises :class:`ContractError`."""
     if isinstance(declared, Contract):
         return declared
     if declared not in PRESETS:
@@ -123,7 +123,7 @@ def as_contract(declared: str | Contract) -> Contract:
 
 
 def describe(contract: Contract, dtype: str | None = None) -> str:
-    """The preset's name with the fields that differ from it, e.g. ``fused(exp_error=32.0)``.
+    """Return the preset's name with the fields that differ from it, e.g. ``fused(exp_error=32.0)``.
 
     ``dtype`` is that of a resolved contract, which is compared with presets resolved for it.
     """

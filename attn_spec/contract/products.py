@@ -33,7 +33,7 @@ def on_matrix_unit(contract: ResolvedContract) -> bool:
 
 
 def rounding_on_entry(contract: ResolvedContract, source: Format) -> Rounding:
-    """Rounding of a factor of format ``source`` on entry to a product, all its pieces together.
+    """Return the rounding of a factor of format ``source`` on entry to a product, all its pieces together.
 
     Each piece rounds what the pieces before it left: with P pieces u^P |x| is left at last, and each underflow.
     """
@@ -64,12 +64,12 @@ def skipped_pieces(contract: ResolvedContract, *sources: Format) -> float:
 
 
 def multiplicand(contract: ResolvedContract, dtype: str) -> Rounding:
-    """Rounding of q, k and v on entry to a product, unscaled."""
+    """Return the rounding of q, k and v on entry to a product, unscaled."""
     return rounding_on_entry(contract, FORMATS[dtype])
 
 
 def probability_cast(contract: ResolvedContract) -> Rounding:
-    """Rounding of the probabilities from the softmax's format to their own, and on to the product's."""
+    """Return the rounding of the probabilities from the softmax's format to their own, and on to the product's."""
     own, enters = probability_store(contract), rounding_on_entry(contract, contract.stages.probabilities.format)
     return Rounding(
         term("the cast of the probabilities", own.u)
@@ -80,7 +80,7 @@ def probability_cast(contract: ResolvedContract) -> Rounding:
 
 
 def probability_store(contract: ResolvedContract) -> Rounding:
-    """Rounding of the probabilities from the softmax's format to their own."""
+    """Return the rounding of the probabilities from the softmax's format to their own."""
     return (
         EXACT
         if contains(contract.stages.probabilities.format, contract.stages.softmax.format)
@@ -104,7 +104,7 @@ def casts_row_sum(contract: ResolvedContract) -> bool:
 
 
 def row_sum_entry(contract: ResolvedContract) -> Rounding:
-    """Rounding of one weight to the row sum's format: exact, but for flushing, unless that is narrower."""
+    """Return the rounding of one weight to the row sum's format: exact, but for flushing, unless that is narrower."""
     stages = [contract.stages.softmax]
     if casts_row_sum(contract):  # several pieces have more bits together than one multiplicand
         stages.append(contract.stages.probabilities)

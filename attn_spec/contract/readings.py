@@ -28,12 +28,12 @@ _BACKWARD: dict[str, tuple[str, str]] = {
 
 @remembered(64)
 def readings(contract: ResolvedContract) -> tuple[ResolvedContract, ...]:
-    """The definite contracts of the forward pass of a resolved contract."""
+    """Return the definite contracts of the forward pass of a resolved contract."""
     return tuple(reading for one in _alternatives(contract) for reading in _definite(one, _FORWARD))
 
 
 def readings_of(contract: ResolvedContract, problem: Problem | None) -> tuple[ResolvedContract, ...]:
-    """The definite contracts of the forward pass that say something of a problem; all where none does, or of none."""
+    """Return the definite forward contracts with a theorem for a problem; all of them if none has one, or for None."""
     return _of_problem(readings(contract), problem)
 
 
@@ -59,7 +59,7 @@ def gradient_readings(contract: ResolvedContract) -> tuple[ResolvedContract, ...
 
 
 def _weight_gradients(contract: ResolvedContract) -> tuple[str, ...]:
-    """The formats that "either" stands for: that of the probabilities only where it is no wider."""
+    """Return the formats of "either": the format of the probabilities is one only if it is no wider."""
     scores, probabilities = contract.stored_scores, contract.probabilities
     return (scores,) if contains(contract.format(probabilities), contract.format(scores)) else (scores, probabilities)
 
@@ -81,6 +81,6 @@ def _definite(contract: ResolvedContract, choices: Mapping[str, Sequence[str]]) 
 
 
 def _worth_trying(contract: ResolvedContract, name: str, words: Sequence[str]) -> Sequence[str]:
-    """The words of a field that make a difference: "cast" makes none where the cast changes nothing."""
+    """Return the words of a field that make a difference; "cast" makes none if the cast changes nothing."""
     casts = probability_cast(contract).u > 0 and (name != "row_sum_of" or contract.normalize == "after_product")
     return words if casts or "cast" not in words else [word for word in words if word != "cast"]

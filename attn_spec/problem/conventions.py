@@ -71,7 +71,7 @@ class Convention:
 
 
 def convention(**row: Any) -> Any:
-    """A field of :class:`Conventions` whose row is in its metadata."""
+    """Return a field of :class:`Conventions` whose row is in its metadata."""
     return field(default=row["default"], metadata={"row": Convention(**row)})
 
 
@@ -163,7 +163,7 @@ DEFAULTS = Conventions()
 
 
 def of_kernel(named: Mapping[str, Any] | Conventions) -> Conventions:
-    """The conventions of a kernel that names some: none is left open but by a choice of its own.
+    """Return the conventions of a kernel that names some; all others have their defaults.
 
     Raises :class:`ConventionError`.
     """
@@ -175,7 +175,7 @@ def of_kernel(named: Mapping[str, Any] | Conventions) -> Conventions:
 
 
 def of_call(named: Mapping[str, Any]) -> Conventions:
-    """The conventions by which a call that names some is judged. Raises :class:`ConventionError`."""
+    """Return the conventions by which a call that names some is judged. Raises :class:`ConventionError`."""
     _check_names(named)
     return Conventions(**{name: row.unnamed for name, row in CONVENTIONS.items()} | dict(named))
 

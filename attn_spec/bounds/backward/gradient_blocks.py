@@ -61,7 +61,7 @@ class Block:
 def block_of(
     forward: Intermediates, grad: GradientIntermediates, contract: ResolvedContract, keys: Keys = ALL
 ) -> Block:
-    """The theorems of a plain score for some rows of a head, under one reading of a contract, and for some keys."""
+    """Return the theorems of a plain score for some rows and keys of a head, under one reading of a contract."""
     exact = score_gradient_error(forward, grad, GRADIENT_EVALUATION, 0.0)
     of_exact = key_sums(exact, keys)
     amplify = amplification(widest_of_rows(exact))[..., None]
@@ -113,7 +113,7 @@ class FinishedKeys:
 def finished_keys(
     forward: Intermediates, contract: ResolvedContract, allowed: GroupSums, evaluated: GroupSums
 ) -> FinishedKeys:
-    """The bounds of sums over all rows of a group's heads; ``forward`` is any block of them."""
+    """Return the bounds of sums over all rows of a group's heads; ``forward`` is any block of these rows."""
     amplify = amplification(evaluated.alpha.max(initial=0.0))
     values = {"dk": forward.problem.scale_value * allowed.of_k, "dv": allowed.of_v}
     off = _of_keys(forward, GRADIENT_EVALUATION, evaluated, {name: np.abs(value) for name, value in values.items()})
@@ -147,7 +147,7 @@ def finished_bias(
     alpha: tuple[np.ndarray, np.ndarray],
     raised: float,
 ) -> Finished:
-    """The bound of dBias; ``sums`` and ``alpha`` are those of the contract and of float64, of all rows that it sums."""
+    """Return the bound of dBias from ``sums`` and ``alpha`` of the contract and of float64, over all summed rows."""
     value = sums[0].value
     off, size = np.zeros(value.shape), np.abs(value)
     found = []

@@ -30,7 +30,7 @@ def stored_sums(contract: ResolvedContract, n: np.ndarray | np.float64) -> tuple
 
 
 def stored_sum(contract: ResolvedContract) -> Rounding:
-    """Rounding of a partial sum to the format it waits in: none, but underflow, where that is the accumulator's."""
+    """Return the rounding of a partial sum to the format of its store; only underflow if that is the accumulator's."""
     waits = contract.stages.partial_gradients
     return Rounding(waits.of(contract.stages.gradient_accumulation.format).u, waits.eta)
 
@@ -55,7 +55,7 @@ def summed_over_group(
 
 
 def added_up(x: Approximation, contract: ResolvedContract, terms: int) -> Approximation:
-    """Sums of so many terms, as accumulators of gradients and stores between them round; ``x`` has them without.
+    """Return x, sums of ``terms`` terms, with the roundings of gradient accumulators and of the stores between them.
 
     Each term enters the accumulator, or is a product that is rounded to it; then it is added, and the sum is stored.
     Each of these may underflow.
@@ -81,7 +81,7 @@ def added_up(x: Approximation, contract: ResolvedContract, terms: int) -> Approx
 
 
 def where_sums_fit(contract: ResolvedContract, size: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """The error of sums, infinite where one could overflow: ``size`` is the sum of the sizes of their terms."""
+    """Return the error of sums, infinite where one could overflow; ``size`` is the sum of the sizes of their terms."""
     largest = contract.largest("gradient_accumulation", "inner_accumulation", "partial_gradients")
     return np.where(
         size + error <= largest, error, term("sums of gradients that overflow have no bound", np.inf, error)
@@ -89,7 +89,7 @@ def where_sums_fit(contract: ResolvedContract, size: np.ndarray, error: np.ndarr
 
 
 def last_cast(contract: ResolvedContract, dtype: str) -> Rounding:
-    """Rounding of a finished gradient to ``dtype``, from the wider of the formats it was summed and scaled in."""
+    """Return the rounding of a finished gradient to ``dtype``, from the wider format of its sum and its scale."""
     widest = max(
         (contract.stages.gradient_accumulation.format, contract.stages.score_accumulation.format),
         key=lambda form: term("a gradient cast from the wider format", form.precision, -form.precision),

@@ -110,7 +110,7 @@ class _Row:
         return factor_underflow(self.forward, self.contract, *weight_stages(self.contract))
 
     def summed(self, n: np.ndarray | float) -> np.ndarray:
-        """Roundings of a sum of n products of scores' formats."""
+        """Return the roundings of a sum of n products in the formats of scores."""
         stored = self.contract.stages.stored_scores.of(self.contract.stages.score_accumulation.format)
         return gamma(
             (self.contract.stages.score_accumulation.u, term("sums that are left of a reference", n)),
@@ -373,7 +373,7 @@ def _cast_underflow(row: _Row) -> np.ndarray:
 
 
 def _over_runs(forward: Intermediates, contract: ResolvedContract, terms: np.ndarray) -> np.ndarray:
-    """The sum of ``terms`` [.., n] over the longest run around each key of keys whose scores may be below its own."""
+    """Return the sum of ``terms`` [.., n] over the longest run around each key of keys that may score below it."""
     delta = log_weight_error(forward, contract).delta
     low = np.where(forward.visible, forward.s - term("keys of a run that may be below the largest", delta), -np.inf)
     high = np.where(forward.visible, forward.s + term("the largest key of a run that may be above it", delta), -np.inf)

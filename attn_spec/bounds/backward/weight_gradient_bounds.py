@@ -47,19 +47,19 @@ def divides_cotangent(contract: ResolvedContract) -> bool:
 
 
 def cotangent_format(contract: ResolvedContract) -> Format:
-    """The format in which dO, or dO / l, comes to its products."""
+    """Return the format of dO, or dO / l, when it enters its products."""
     return (contract.stages.weight_gradients if divides_cotangent(contract) else contract.stages.output).format
 
 
 def cotangent_entry(contract: ResolvedContract) -> Rounding:
-    """Rounding of that on entry; what underflows in dO / l there is told by :func:`cotangent_entering`."""
+    """Return the rounding of dO, or dO / l, on entry; :func:`cotangent_entering` covers the underflow of dO / l."""
     found = rounding_on_entry(contract, cotangent_format(contract))
     return replace(found, eta=0.0) if divides_cotangent(contract) else found
 
 
 @np.errstate(all="ignore")
 def division(forward: Intermediates, contract: ResolvedContract) -> Factors:
-    """Roundings of dO / l, or of D / l, before its cast: of l, the quotient, rescale factors and weights of merges."""
+    """Return the roundings of dO / l, or D / l, before its cast: l, the quotient, rescale factors, merge weights."""
     if not divides_cotangent(contract):
         return ()
     R = log_weight_error(forward, contract).R.max(axis=-1, keepdims=True, initial=0.0)
@@ -117,7 +117,7 @@ def division_underflow(forward: Intermediates, contract: ResolvedContract) -> np
 
 
 def _largest_row_sum(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
-    """The largest row sum, relative to the kernel's own reference, [.., Sq, 1]: no weight is above the largest."""
+    """Return the largest row sum relative to the kernel's own reference, [.., Sq, 1]."""
     top = contract.reference_distance + reference_rounding(forward, contract)
     delta = log_weight_error(forward, contract).delta.max(axis=-1, keepdims=True, initial=0.0)
     of_sum = np.where(np.isfinite(forward.L), forward.L - forward.M, 0.0) + term(
@@ -139,7 +139,7 @@ def largest_quotient(forward: Intermediates, contract: ResolvedContract) -> np.n
 
 
 def largest_weight(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
-    """The largest weight before it is divided by l, [.., Sq, 1]."""
+    """Return the largest weight before it is divided by l, [.., Sq, 1]."""
     above = np.exp(
         contract.reference_distance + reference_rounding(forward, contract) + 2 * exponential_error(contract)
     )

@@ -54,7 +54,7 @@ def forward_bound(
     slack: np.ndarray | float = 0.0,
     projection: np.ndarray | None = None,
 ) -> ForwardBound:
-    """The bound under a resolved contract. The true output lies in ``o`` +- ``slack`` (default: forward.O, exact).
+    """Return the bound under a resolved contract; the true output lies in ``o`` +- ``slack``, by default forward.O.
 
     ``projection`` [B, Hq, C, Dv] is one of outputs that are not known by themselves.
     """

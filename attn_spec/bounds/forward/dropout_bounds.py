@@ -25,7 +25,7 @@ _EXACT = 2.0**-3
 
 
 def weight_stages(contract: ResolvedContract) -> tuple[str, ...]:
-    """The stages in which weights, values or outputs may be multiplied."""
+    """Return the stages in which weights, values or outputs may be multiplied."""
     normalized = contract.normalize == "before_product"
     stored = standing(("products of probabilities that are normalized", "probabilities")) if normalized else ()
     return ("softmax", *stored)
@@ -37,7 +37,7 @@ def factor_underflow(forward: Intermediates, contract: ResolvedContract, *stages
 
 
 def factor_roundings(forward: Intermediates, contract: ResolvedContract, *stages: str) -> Factors:
-    """Roundings of a product with 1 / (1 - p), of the coarsest of these stages; none where it is 1, 2, 4, ..
+    """Return the roundings of a product with 1 / (1 - p) in the coarsest of these stages; 1, 2, 4, .. are exact.
 
     p is rounded, which moves 1 - p by a share m = u p / (1 - p) of it, and the inverse of that by a factor of up to
     1 / (1 - m); then 1 - p, its inverse and the product are.
@@ -58,7 +58,7 @@ def factor_roundings(forward: Intermediates, contract: ResolvedContract, *stages
 
 
 def late_roundings(forward: Intermediates, contract: ResolvedContract) -> Factors:
-    """Roundings of D by 1 - p, or of finished gradients by 1 / (1 - p), where that is kept for the end."""
+    """Return the roundings of D by 1 - p, or of finished gradients by 1 / (1 - p), if the factor comes last."""
     return factor_roundings(
         forward,
         contract,

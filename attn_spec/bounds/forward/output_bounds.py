@@ -311,7 +311,7 @@ def _difference_error(
 
 
 def output_cast(contract: ResolvedContract) -> Rounding:
-    """Rounding of the finished output from the widest format it may be in: merged parts may be in either."""
+    """Return the rounding of the finished output from its widest possible format; merged parts may be in either."""
     divided, merged = contract.normalize == "after_product", contract.lse_merges > 0
     stages = [contract.stages.softmax] * divided + [contract.stages.output_accumulation] * (not divided or merged)
     return contract.stages.output.of(max((stage.format for stage in stages), key=lambda form: form.precision))

@@ -228,7 +228,7 @@ WILD = 300.0
 
 
 def intervals(forward: Intermediates, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of P e^-alpha .. P e^alpha, relative to the largest upper one of each row, [.., Sq, Sk].
+    """Return the ends of P e^-alpha .. P e^alpha, relative to the largest upper one of each row, [.., Sq, Sk].
 
     Far keys have the weight e^NEGLIGIBLE at most. One with an alpha above WILD is anything from 0 to e^WILD.
     """

@@ -65,7 +65,7 @@ class Columns:
 
 
 def columns(forward: Intermediates, contract: ResolvedContract, o: np.ndarray, W: np.ndarray | None = None) -> Columns:
-    """The columns of values themselves, or those of W [.., C, Dv] times values."""
+    """Return the columns of values, or of W [.., C, Dv] times values."""
     v, error, size = forward.v, value_error(forward, contract), value_sizes(forward, contract)
     if W is None:
         return Columns(v, error, size, o)
@@ -104,7 +104,7 @@ def _of_values(forward: Intermediates, W: np.ndarray, of: Columns) -> np.ndarray
 
 
 def weighed(weights: np.ndarray) -> slice:
-    """The keys of ``weights`` [rows, Sk] from the first to the last that is not 0 in each row."""
+    """Return the keys of ``weights`` [rows, Sk] from the first to the last that is not 0 in each row."""
     some = np.flatnonzero(weights.any(axis=0))
     return slice(some[0], some[-1] + 1) if len(some) else slice(0)
 

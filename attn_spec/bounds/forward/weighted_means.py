@@ -40,7 +40,7 @@ class Intervals(Protocol):
 
 @np.errstate(all="ignore")
 def largest_mean(t: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """The largest sum w t / sum w over weights between ``low`` and ``high`` [rows, n], for t [rows, n, columns].
+    """Return the largest sum w t / sum w over weights between ``low`` and ``high`` [rows, n], for t [rows, n, columns].
 
     Weights are 0 or more, and a row's are relative to anything. The result [rows, columns] is rounded up: a sum of n
     terms is off by n U of the sum of their sizes, so a mean by less than 4 n U of the largest |t|. A row whose weights
@@ -73,7 +73,7 @@ def largest_mean(t: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray
 
 @np.errstate(all="ignore")
 def mean_error(weights: Intervals, apart: np.ndarray, r: np.ndarray) -> np.ndarray:
-    """The largest size of a mean of ``apart`` +- ``r`` [.., Sq, Sk] under the weights of each row, [.., Sq, 1]."""
+    """Return the largest size of a mean of ``apart`` +- ``r`` [.., Sq, Sk] under each row's weights, [.., Sq, 1]."""
     rows, n = math.prod(apart.shape[:-1]), apart.shape[-1]
     flat = [np.broadcast_to(x, apart.shape).reshape(rows, n) for x in (weights.low, weights.high, apart, r)]
     low, high, apart_, r_ = flat
@@ -86,7 +86,7 @@ def mean_error(weights: Intervals, apart: np.ndarray, r: np.ndarray) -> np.ndarr
 
 @np.errstate(all="ignore")
 def shares(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The least and the largest w_j / sum w over weights between ``low`` and ``high`` [.., n]; 0 where all may be 0."""
+    """Return the least and largest w_j / sum w for weights between ``low`` and ``high`` [.., n]; 0 if all may be 0."""
     scale = high.max(axis=-1, keepdims=True, initial=0.0)
     low, high = (np.where(scale > 0, w / scale, 0.0) for w in (low, high))
     least, most = (
@@ -101,7 +101,7 @@ def shares(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _of_others(w: np.ndarray) -> np.ndarray:
-    """The sum of all other weights of a row, from sums without a difference: of those before it and of those after."""
+    """Return the sum of all other weights of a row: the sum before a weight plus the sum after it; nothing cancels."""
     before, after = np.zeros(w.shape), np.zeros(w.shape)
     np.cumsum(w[..., :-1], axis=-1, out=before[..., 1:])
     after[..., :-1] = np.cumsum(w[..., :0:-1], axis=-1)[..., ::-1]

@@ -31,7 +31,7 @@ from attn_spec.contract.terms import standing, stands, term, times
 def layer_bound(
     forward: Intermediates, contract: ResolvedContract, o: np.ndarray | None = None, slack: np.ndarray | float = 0.0
 ) -> ForwardBound:
-    """The bound of a layer under a resolved contract; what is known of its output says nothing of that of a head."""
+    """Return the bound of a layer under a resolved contract; an interval of its output bounds no output of a head."""
     del o, slack
     off = bounds.evaluation_error(forward).allowed["output"]
     W = parameters_given(forward, contract)["output_projection"].value
@@ -49,7 +49,7 @@ def evaluation_error(forward: Intermediates) -> ForwardBound:
 
 
 def _joined(forward: Intermediates, contract: ResolvedContract, heads: ForwardBound) -> ForwardBound:
-    """The bound of the output [B, 1, Sq, O], from that of heads.
+    """Return the bound of the output [B, 1, Sq, O] from the bound of the heads.
 
     It is one product, of the outputs of all heads side by side with all W_O. Or it is a product for each head, and
     their sum, which b_O may begin: all of these may be stored, and so may the sum after each head.

@@ -84,7 +84,7 @@ class LinearError:
 def linear_bound(
     forward: Intermediates, contract: ResolvedContract, o: np.ndarray | None = None, slack: np.ndarray | float = 0.0
 ) -> ForwardBound:
-    """The bound under a resolved contract, as :func:`bounds.forward_bound`."""
+    """Return the bound under a resolved contract, as :func:`bounds.forward_bound`."""
     o = forward.O if o is None else o
     found = [
         (errors, output_error(errors, o, slack))
@@ -110,7 +110,7 @@ def evaluation_error(forward: Intermediates) -> ForwardBound:
 @memoized
 @np.errstate(all="ignore")
 def linear_error(forward: Intermediates, contract: ResolvedContract) -> LinearError:
-    """The errors that all sums of a row share."""
+    """Return the errors that all sums of a row share."""
     check_handled(forward.problem, HANDLES, "the bound of linear attention")
     off = operand_error(forward, contract)
     assert off is not None

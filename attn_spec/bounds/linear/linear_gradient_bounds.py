@@ -73,7 +73,7 @@ class RowGradientError:
 def linear_gradient_bound(
     forward: Intermediates, grad: GradientIntermediates, contract: ResolvedContract, slack: GradientBound | None = None
 ) -> GradientBound:
-    """The bound under one reading of a resolved contract, as :func:`gradient_bounds.gradient_bound`."""
+    """Return the bound under one reading of a resolved contract, as :func:`gradient_bounds.gradient_bound`."""
     evaluated = {} if slack is None else slack.allowed
     errors = linear_error(forward, contract)
     E_o = output_error(errors, forward.O, 0.0)
@@ -119,7 +119,7 @@ def gradient_evaluation_error(forward: Intermediates, grad: GradientIntermediate
 
 
 def _rows(errors: LinearError, grad: GradientIntermediates, E_o: np.ndarray) -> RowGradientError:
-    """The errors of 1 / N and of D, that of o, in dw and in P."""
+    """Return the errors of 1 / N and of D, which is the error of o, in dw and in P."""
     forward, dO = errors.forward, np.abs(grad.cotangent)
     inverse, lost = _inverse(errors)
     D = (dO * (np.abs(forward.O) + term("the error of o in the size of linear delta", E_o))).sum(axis=-1, keepdims=True)
@@ -437,7 +437,7 @@ def _of_keys(rows: RowGradientError, grad: GradientIntermediates) -> Approximati
 
 
 def _summed(errors: LinearError, value: np.ndarray, size: np.ndarray, error: np.ndarray) -> Approximation:
-    """A finished sum; infinite errors where it could overflow."""
+    """Return a finished sum, with infinite errors where it could overflow."""
     error = where_sums_fit(errors.contract, size, error)
     return Approximation(
         finite(value), size, error, errors.contract.stages.gradient_accumulation.format, errors.contract
