@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attn_spec.kernels.kernel import Kernel as Kernel
     from attn_spec.problem.conventions import Conventions as Conventions
     from attn_spec.problem.problem import Problem as Problem
-    from attn_spec.search.regimes import Recipe as Recipe
+    from attn_spec.search.drawing.regimes import Recipe as Recipe
     from attn_spec.sessions.parametrization import parametrize as parametrize
     from attn_spec.testing import assert_attention as assert_attention
     from attn_spec.testing import assert_attention_gradients as assert_attention_gradients
@@ -28,7 +28,7 @@ _HOMES = {
     "Conventions": "problem.conventions",
     "Kernel": "kernels.kernel",
     "Problem": "problem.problem",
-    "Recipe": "search.regimes",
+    "Recipe": "search.drawing.regimes",
     "assert_attention": "testing",
     "assert_attention_gradients": "testing",
     "kernel": "kernels.declaration",

@@ -3,8 +3,8 @@
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import assert_within_bound
+from attn_spec.search.drawing.strategies import problems
 from attn_spec.search.property import attention_property
-from attn_spec.search.strategies import problems
 
 
 @attention_property(

@@ -7,8 +7,8 @@ from attn_spec.kernels.misbehaviour import OutOfMemory
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
-from attn_spec.search.asked_shapes import check_taken, recipes
-from attn_spec.search.cotangents import randomness
+from attn_spec.search.drawing.asked_shapes import check_taken, recipes
+from attn_spec.search.drawing.cotangents import randomness
 from attn_spec.search.long_answers import (
     assert_gradients_of_long_answer,
     assert_rows_of_long_answer,

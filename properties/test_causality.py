@@ -7,10 +7,10 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import hides_keys, positional, positional_absolutely
 from attn_spec.search.assertions import assert_rows_within_bound, assert_within_bound, selected
-from attn_spec.search.cotangents import randomness
+from attn_spec.search.drawing.cotangents import randomness
+from attn_spec.search.drawing.strategies import TAME, problems
 from attn_spec.search.hidden_keys import assert_hidden_keys_have_no_influence
 from attn_spec.search.property import attention_property
-from attn_spec.search.strategies import TAME, problems
 
 VASWANI = "Vaswani et al., Attention Is All You Need (arXiv 1706.03762), section 3.2.3"
 

@@ -16,9 +16,9 @@ from attn_spec.search.assertions import (
     compares_bits,
     selected,
 )
-from attn_spec.search.cotangents import randomness
+from attn_spec.search.drawing.cotangents import randomness
+from attn_spec.search.drawing.strategies import TAME, problems
 from attn_spec.search.property import attention_property
-from attn_spec.search.strategies import TAME, problems
 
 #: Steps, or chunks, of one sequence; of a kernel that is compiled for each length, fewer.
 MOST, MOST_COMPILED = 4, 2

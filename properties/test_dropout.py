@@ -10,9 +10,9 @@ from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import projects
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, differentiable
-from attn_spec.search.cotangents import cotangent, randomness
+from attn_spec.search.drawing.cotangents import cotangent, randomness
+from attn_spec.search.drawing.strategies import TAME, named, problems
 from attn_spec.search.property import attention_property
-from attn_spec.search.strategies import TAME, named, problems
 
 SRIVASTAVA = "Srivastava et al., Dropout (2014), section 10; torch.ops.aten._scaled_dot_product_attention_math"
 

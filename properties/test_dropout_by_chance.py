@@ -10,7 +10,8 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import changes_weights, projects
 from attn_spec.search.assertions import assert_within_bound, differentiable
-from attn_spec.search.cotangents import cotangent, randomness
+from attn_spec.search.drawing.cotangents import cotangent, randomness
+from attn_spec.search.drawing.strategies import TAME, problems
 from attn_spec.search.drawn_masks import (
     assert_differentiated,
     assert_likely,
@@ -30,7 +31,6 @@ from attn_spec.search.drawn_masks import (
     with_mask,
 )
 from attn_spec.search.property import Refutation, attention_property
-from attn_spec.search.strategies import TAME, problems
 
 SRIVASTAVA = "Srivastava et al., Dropout (2014), section 10: each is kept with probability 1 - p, by itself"
 RNG = "Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011): a counter that no two weights share"

@@ -18,7 +18,7 @@ from attn_spec.search.assertions import (
     assert_within_bound,
     differentiable,
 )
-from attn_spec.search.cotangents import cotangent, randomness
+from attn_spec.search.drawing.cotangents import cotangent, randomness
 from attn_spec.search.property import attention_property
 
 #: Backward passes that must agree.

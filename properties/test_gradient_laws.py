@@ -25,9 +25,9 @@ from attn_spec.search.assertions import (
     differentiable,
     gradient_errors_allowed,
 )
-from attn_spec.search.cotangents import cotangent, randomness
+from attn_spec.search.drawing.cotangents import cotangent, randomness
+from attn_spec.search.drawing.strategies import TAME
 from attn_spec.search.property import Refutation, attention_property, observe
-from attn_spec.search.strategies import TAME
 
 JACOBIAN = "the Jacobian of softmax, dP_j/da_l = P_j (1[j = l] - P_l); its rows and columns sum to 0"
 #: Weights, gradient, errors allowed to it: arrays of one shape.

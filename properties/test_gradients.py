@@ -14,10 +14,10 @@ from attn_spec.problem.options.option import SCORE
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import adds_to_scores, hides_keys
 from attn_spec.search.assertions import assert_gradients_within_bound, differentiable, gradient_errors_allowed
-from attn_spec.search.cotangents import cotangent, lse_cotangent, randomness
+from attn_spec.search.drawing.cotangents import cotangent, lse_cotangent, randomness
+from attn_spec.search.drawing.strategies import TAME, named
 from attn_spec.search.hidden_keys import assert_unseen_keys_reach_no_gradient
 from attn_spec.search.property import Refutation, attention_property
-from attn_spec.search.strategies import TAME, named
 
 BOUND = "attn_spec.bounds.backward.gradient_bounds, the backward bound of the declared contract"
 BASE_2 = "the cotangent of a log-sum-exp in base 2 passes ln 2, which no format holds"

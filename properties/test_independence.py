@@ -16,9 +16,9 @@ from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import adds_to_scores
 from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, selected
-from attn_spec.search.cotangents import randomness
+from attn_spec.search.drawing.cotangents import randomness
+from attn_spec.search.drawing.strategies import TAME, problems
 from attn_spec.search.property import attention_property
-from attn_spec.search.strategies import TAME, problems
 
 FUNCTION = "attention is a function of its arguments"
 #: Calls of the same problem after which its answer is looked at again.

@@ -17,9 +17,9 @@ from attn_spec.search.assertions import (
     differentiable,
     judged,
 )
-from attn_spec.search.cotangents import cotangent, randomness
+from attn_spec.search.drawing.cotangents import cotangent, randomness
+from attn_spec.search.drawing.strategies import TAME, problems
 from attn_spec.search.property import Refutation, attention_property
-from attn_spec.search.strategies import TAME, problems
 
 #: Options that a kernel of a layer takes.
 LAYER = ("query_projection", "key_projection", "value_projection", "output_projection")

@@ -10,9 +10,9 @@ from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import adds_to_row_sum
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, differentiable
-from attn_spec.search.cotangents import cotangent
+from attn_spec.search.drawing.cotangents import cotangent
+from attn_spec.search.drawing.strategies import TAME, problems
 from attn_spec.search.property import attention_property
-from attn_spec.search.strategies import TAME, problems
 
 KATHAROPOULOS = "Katharopoulos et al., Transformers are RNNs, arXiv 2006.16236"
 

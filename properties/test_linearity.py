@@ -15,9 +15,9 @@ from attn_spec.search.assertions import (
     judged,
     measured_within_bound,
 )
-from attn_spec.search.cotangents import randomness
+from attn_spec.search.drawing.cotangents import randomness
+from attn_spec.search.drawing.strategies import TAME, problems
 from attn_spec.search.property import Refutation, attention_property
-from attn_spec.search.strategies import TAME, problems
 
 LINEAR = "O = P V with weights P that do not depend on V"
 

@@ -16,9 +16,9 @@ from attn_spec.search.assertions import (
     compares_bits,
     selected,
 )
+from attn_spec.search.drawing.strategies import named, problems
 from attn_spec.search.hidden_keys import assert_hidden_keys_have_no_influence
 from attn_spec.search.property import attention_property
-from attn_spec.search.strategies import named, problems
 
 SOFTMAX = "exp(-inf) = 0: a hidden key has weight 0"
 #: Masks of which kernels skip whole tiles.

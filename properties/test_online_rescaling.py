@@ -19,10 +19,10 @@ from attn_spec.search.assertions import (
     judged,
     rows_in_domain,
 )
-from attn_spec.search.cotangents import randomness
+from attn_spec.search.drawing.cotangents import randomness
+from attn_spec.search.drawing.shapes import TILE_EDGES
+from attn_spec.search.drawing.strategies import problems
 from attn_spec.search.property import Refutation, attention_property, observe
-from attn_spec.search.shapes import TILE_EDGES
-from attn_spec.search.strategies import problems
 
 ONLINE = "Milakov and Gimelshein, Online normalizer calculation for softmax (arXiv 1805.02867), theorem 1"
 SIGNS = "rounding to nearest, and toward zero, commute with negation"

@@ -6,9 +6,9 @@ from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import all_but, positional, projects
 from attn_spec.search.assertions import assert_within_bound
-from attn_spec.search.cotangents import randomness
+from attn_spec.search.drawing.cotangents import randomness
+from attn_spec.search.drawing.strategies import problems
 from attn_spec.search.property import attention_property
-from attn_spec.search.strategies import problems
 
 #: Leaves only options that kernels combine with a path of its own for grouped heads.
 PLAIN = all_but("causal", "causal_alignment", "scale")

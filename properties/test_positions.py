@@ -14,9 +14,9 @@ from attn_spec.problem.patterns import FARTHEST
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import Trait, hides_keys, positional, positional_absolutely
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, differentiable
-from attn_spec.search.cotangents import cotangent, randomness
+from attn_spec.search.drawing.cotangents import cotangent, randomness
+from attn_spec.search.drawing.strategies import TAME, problems
 from attn_spec.search.property import attention_property
-from attn_spec.search.strategies import TAME, problems
 
 SU = "Su et al., RoFormer (arXiv 2104.09864)"
 #: Options that give positions.

@@ -10,8 +10,8 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import all_but
 from attn_spec.search.assertions import assert_within_bound, judged
+from attn_spec.search.drawing.strategies import problems
 from attn_spec.search.property import Refutation, attention_property
-from attn_spec.search.strategies import problems
 
 VASWANI = "Vaswani et al. (arXiv 1706.03762), section 3.2.1: scores have variance 1 after division by sqrt(D)"
 #: Scores read for one estimate of their variance.

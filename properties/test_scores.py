@@ -9,9 +9,9 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.bits import is_representable
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import assert_within_bound
-from attn_spec.search.cotangents import randomness
+from attn_spec.search.drawing.cotangents import randomness
+from attn_spec.search.drawing.strategies import TAME, problems
 from attn_spec.search.property import attention_property
-from attn_spec.search.strategies import TAME, problems
 
 
 def chosen(subject: Subject, option: str, **fixed: Any) -> SearchStrategy[Problem]:

@@ -8,9 +8,9 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import changes_weights, projects
 from attn_spec.search.assertions import assert_within_bound, measured_within_bound
+from attn_spec.search.drawing.regimes import SHIFTS
+from attn_spec.search.drawing.strategies import problems
 from attn_spec.search.property import Refutation, attention_property
-from attn_spec.search.regimes import SHIFTS
-from attn_spec.search.strategies import problems
 
 
 def shifted(subject: Subject) -> SearchStrategy[Problem]:

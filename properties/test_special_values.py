@@ -8,9 +8,9 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import adds_to_scores, changes_weights, replaces_score
 from attn_spec.search.assertions import assert_within_bound
-from attn_spec.search.cotangents import randomness
+from attn_spec.search.drawing.cotangents import randomness
+from attn_spec.search.drawing.strategies import problems
 from attn_spec.search.property import Refutation, attention_property
-from attn_spec.search.strategies import problems
 
 IEEE = "IEEE 754-2019, sections 6.2 and 7: NaN propagates through sums and products"
 

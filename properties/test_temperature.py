@@ -8,8 +8,8 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import adds_to_scores
 from attn_spec.search.assertions import assert_within_bound
+from attn_spec.search.drawing.strategies import named, problems
 from attn_spec.search.property import attention_property
-from attn_spec.search.strategies import named, problems
 
 VALUES = ("", "+v_one_hot", "+v_offset", "+v_alternating", "+v_wide")
 

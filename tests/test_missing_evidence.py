@@ -7,7 +7,7 @@ from attn_spec import testing
 
 PROPERTIES = """
 from attn_spec.search.property import Refutation, attention_property
-from attn_spec.search.strategies import problems
+from attn_spec.search.drawing.strategies import problems
 
 @attention_property(source="toy", hunts="nothing", problems=problems)
 def test_short(subject, problem):

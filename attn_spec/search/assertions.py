@@ -23,9 +23,9 @@ from attn_spec.judgement.other_problems import explains, right_for, within
 from attn_spec.problem.conventions import OF_ANSWERS, OPEN
 from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.problem.traits import named_by, replaces_score
-from attn_spec.search import strategies
+from attn_spec.search.drawing import strategies
+from attn_spec.search.drawing.long_problems import is_long
 from attn_spec.search.long_answers import assert_rows_of_long_answer
-from attn_spec.search.long_problems import is_long
 from attn_spec.search.property import Refutation, observe, observe_measured, observe_reading
 
 if TYPE_CHECKING:

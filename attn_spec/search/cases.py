@@ -22,7 +22,7 @@ from attn_spec.nearest_names import suggestion
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.causes import hints_of
-from attn_spec.search.regimes import Recipe, RecipeError
+from attn_spec.search.drawing.regimes import Recipe, RecipeError
 
 if TYPE_CHECKING:
     from attn_spec.kernels.subject import Subject

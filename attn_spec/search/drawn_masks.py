@@ -19,12 +19,12 @@ from attn_spec.judgement.analysis import analysis_of
 from attn_spec.kernels.dropping import dropping, needs_seed
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.problem.traits import all_but
-from attn_spec.search import strategies
 from attn_spec.search.assertions import assert_gradients_within_bound, measured_within_bound
-from attn_spec.search.cotangents import randomness
+from attn_spec.search.drawing import strategies
+from attn_spec.search.drawing.cotangents import randomness
+from attn_spec.search.drawing.regimes import Recipe
+from attn_spec.search.drawing.shapes import VALUE_DIMS
 from attn_spec.search.property import Refutation, observe
-from attn_spec.search.regimes import Recipe
-from attn_spec.search.shapes import VALUE_DIMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

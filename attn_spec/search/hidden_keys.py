@@ -19,7 +19,7 @@ from attn_spec.search.assertions import (
     compares_bits,
     has_unknown_operands,
 )
-from attn_spec.search.cotangents import randomness
+from attn_spec.search.drawing.cotangents import randomness
 from attn_spec.search.property import NotExamined
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from attn_spec.judgement.long.key_sample import KeySample
 from attn_spec.judgement.long.row_sample import RowSample
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.quantities import QUANTITIES
-from attn_spec.search import long_problems
-from attn_spec.search.asked_shapes import described
+from attn_spec.search.drawing import long_problems
+from attn_spec.search.drawing.asked_shapes import described
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.property import Refutation, observe, observe_measured, observe_reading, observe_sample
-from attn_spec.search.regimes import Recipe
 
 if TYPE_CHECKING:
     from attn_spec.contract.contract import ResolvedContract

@@ -12,19 +12,19 @@ from hypothesis import Phase
 
 from attn_spec.judgement.long.row_sample import RowSample
 from attn_spec.judgement.power import Planting, Power, power
-from attn_spec.search.asked_shapes import recipes
 from attn_spec.search.assertions import differentiable
-from attn_spec.search.cotangents import cotangent
-from attn_spec.search.draws import of_the_seed_alone
-from attn_spec.search.long_problems import is_long
-from attn_spec.search.strategies import TAME, problems
+from attn_spec.search.drawing.asked_shapes import recipes
+from attn_spec.search.drawing.cotangents import cotangent
+from attn_spec.search.drawing.draws import of_the_seed_alone
+from attn_spec.search.drawing.long_problems import is_long
+from attn_spec.search.drawing.strategies import TAME, problems
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from attn_spec.kernels.subject import Subject
     from attn_spec.problem.problem import Problem
-    from attn_spec.search.regimes import Recipe
+    from attn_spec.search.drawing.regimes import Recipe
 
 #: Number of small problems for each pass, and number of rows of each head of a shape.
 PROBLEMS, ROWS = 8, 16

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from attn_spec.judgement.worst import WorstElement
     from attn_spec.kernels.subject import Subject
     from attn_spec.problem.problem import Problem
-    from attn_spec.search.regimes import Recipe
+    from attn_spec.search.drawing.regimes import Recipe
 
 Check = Callable[["Subject", "Problem"], None]
 
@@ -244,7 +244,7 @@ def load_all() -> dict[str, Property]:
 
 
 def _every_problem(subject: Subject) -> SearchStrategy[Problem]:
-    from attn_spec.search import strategies
+    from attn_spec.search.drawing import strategies
 
     return strategies.problems(subject)
 

@@ -19,13 +19,13 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.shape_spec import EXAMPLE
-from attn_spec.search import turns
-from attn_spec.search.asked_shapes import described
 from attn_spec.search.cases import Case, InFlight, case_of
-from attn_spec.search.draws import of_the_seed_alone
+from attn_spec.search.drawing import turns
+from attn_spec.search.drawing.asked_shapes import described
+from attn_spec.search.drawing.draws import of_the_seed_alone
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import NotExamined, Observations, Property, Suspicion, recording
-from attn_spec.search.regimes import Recipe
 from attn_spec.search.verdict import Row, Verdict
 
 #: Draws for each wanted problem, at most: Hypothesis draws many problems again, and repetitions are not counted.

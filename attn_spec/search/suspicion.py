@@ -13,9 +13,9 @@ from hypothesis.errors import UnsatisfiedAssumption
 from attn_spec.bounds.intermediates import Intermediates, intermediates
 from attn_spec.chance import error_statistics
 from attn_spec.judgement.oracle import Oracle
-from attn_spec.search import strategies
+from attn_spec.search.drawing import strategies
+from attn_spec.search.drawing.regimes import REGIMES, Recipe
 from attn_spec.search.property import Suspicion, observe
-from attn_spec.search.regimes import REGIMES, Recipe
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -136,7 +136,7 @@ class Session:
     def check_shapes(self) -> None:
         """Raise :class:`attn_spec.problem.shape_spec.ShapeError` for a shape that does not fit in memory."""
         if shapes := self.option("shape"):
-            from attn_spec.search.asked_shapes import check_memory
+            from attn_spec.search.drawing.asked_shapes import check_memory
 
             check_memory(shapes)
 

@@ -17,8 +17,9 @@ from attn_spec.numbers import formats
 from attn_spec.problem import abilities, options, quantities
 from attn_spec.problem.conventions import CONVENTIONS, Conventions
 from attn_spec.problem.options.option import Option
-from attn_spec.search import profiles, regimes, sizes, verdict
+from attn_spec.search import profiles, verdict
 from attn_spec.search import property as property_module
+from attn_spec.search.drawing import regimes, sizes
 from attn_spec.vocabulary import libraries
 from attn_spec.vocabulary.comments import comments_of, paragraphs, summary
 from attn_spec.vocabulary.word import Kind, Word

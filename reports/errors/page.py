@@ -15,8 +15,8 @@ from attn_spec.problem.conventions import DEFAULTS
 from attn_spec.problem.quantities import QUANTITIES as KNOWN
 from attn_spec.search import verdict
 from attn_spec.search.causes import causes
+from attn_spec.search.drawing.regimes import REGIMES
 from attn_spec.search.property import load_all
-from attn_spec.search.regimes import REGIMES
 
 from . import figures, svg, tables
 from .rows import PASSES, QUANTITIES, Row, cells, dtypes_of, kernels_of, worst_cases

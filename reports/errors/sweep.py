@@ -1,8 +1,8 @@
 """Sweeps of numeric error: kernels x dtypes x lengths, score magnitudes and regimes, one row per measurement.
 
 Three sweeps cover the grid. ``length`` varies the number of keys at scores of standard deviation 1, and ``magnitude``
-varies that deviation at a fixed length. ``regime`` visits every recipe of :mod:`attn_spec.search.regimes`. A row pools
-the elements of all its seeds.
+varies that deviation at a fixed length. ``regime`` visits every recipe of :mod:`attn_spec.search.drawing.regimes`. A
+row pools the elements of all its seeds.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.conventions import DEFAULTS, Conventions
 from attn_spec.problem.problem import Problem
-from attn_spec.search import assertions, cotangents
-from attn_spec.search.regimes import REGIMES, Recipe
+from attn_spec.search import assertions
+from attn_spec.search.drawing import cotangents
+from attn_spec.search.drawing.regimes import REGIMES, Recipe
 
 from .rows import Row, Spread, Worst
 

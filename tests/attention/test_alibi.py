@@ -17,9 +17,9 @@ from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_rows_within_bound, assert_within_bound
-from attn_spec.search.cotangents import cotangent
+from attn_spec.search.drawing.cotangents import cotangent
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.property import Refutation
-from attn_spec.search.regimes import Recipe
 from tests.one_head import one_head
 
 SHAPE = {"batch": 2, "query_heads": 4, "kv_heads": 2, "query_length": 5, "key_length": 9, "head_dim": 4, "value_dim": 3}

@@ -9,7 +9,7 @@ from mpmath import mp
 
 from attn_spec.attention.definition import attention, log_sum_exp, scores, weights, working_precision
 from attn_spec.problem.problem import Problem
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 from tests.one_head import one_head
 
 BITS = 160

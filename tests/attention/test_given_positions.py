@@ -16,8 +16,8 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.patterns import POSITIONS, made
 from attn_spec.problem.problem import Problem, ProblemError
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound
-from attn_spec.search.cotangents import cotangent
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.cotangents import cotangent
+from attn_spec.search.drawing.regimes import Recipe
 from tests.implementations.kernel_inputs import interpreted
 from tests.one_head import one_head
 

@@ -18,7 +18,7 @@ from attn_spec.bounds.theorems import evaluation_error, gradient_evaluation_erro
 from attn_spec.contract.presets import FP32, FUSED
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.problem.validation import ProblemError
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 from tests.one_head import one_head
 
 SHAPE = {"batch": 2, "query_heads": 4, "kv_heads": 2, "query_length": 5, "key_length": 7, "head_dim": 3, "value_dim": 2}

@@ -8,7 +8,7 @@ from mpmath import mp
 
 from attn_spec.attention import definition
 from attn_spec.problem import masks
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 from tests.one_head import one_head
 
 BITS = 120

@@ -14,7 +14,7 @@ from attn_spec.bounds.running_error import RunningErrors
 from attn_spec.contract.presets import FP32
 from attn_spec.problem.options.rotary import LAYOUTS
 from attn_spec.problem.validation import ProblemError
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 from tests.one_head import one_head
 
 BITS = 200

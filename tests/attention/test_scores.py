@@ -19,7 +19,7 @@ from attn_spec.problem.options.option import SCORE
 from attn_spec.problem.quantities import DIFFERENTIABLE
 from attn_spec.problem.traits import replaces_score
 from attn_spec.problem.validation import ProblemError
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 from tests.one_head import one_head
 
 #: Options that choose a score, each with others beside it.

@@ -18,7 +18,7 @@ from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE, SOUND
 from attn_spec.judgement.measure import judge
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 from tests.one_head import one_head
 from tests.sound_subjects import SOUND_SUBJECTS
 

@@ -18,8 +18,8 @@ from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound
-from attn_spec.search.cotangents import randomness
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.cotangents import randomness
+from attn_spec.search.drawing.regimes import Recipe
 
 FILLS = (-1e4, -1e9, -3e38)
 FAR, NEAR = slice(0, 8), slice(8, 16)

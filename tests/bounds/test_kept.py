@@ -9,7 +9,7 @@ import pytest
 from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
 from attn_spec.bounds.theorems import evaluation_error, forward_bound, gradient_bound, gradient_evaluation_error
 from attn_spec.contract.presets import EAGER, FUSED
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 RECIPE = Recipe(query_length=3, key_length=5, head_dim=4, value_dim=4)
 #: A problem of each theorem, and one whose keys are hidden for being far.

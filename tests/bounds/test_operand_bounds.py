@@ -13,7 +13,7 @@ from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.operands import Operands
 from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.numbers import bits
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.testing import assert_attention
 from tests.one_head import one_head
 

@@ -15,7 +15,7 @@ from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 REGIMES = ("normal", "large", "integers", "activations", "cancellation", "near_ties", "one_hot")
 LAYERS = {

@@ -18,7 +18,7 @@ from attn_spec.bounds.forward.bounds import forward_bound
 from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
 from attn_spec.contract.presets import EAGER, FUSED, SPLIT_KV, TF32, UNDECLARED
 from attn_spec.numbers import bits
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 
 def recorded(attacks: Iterable[tuple[str, str, Attack]]) -> str:

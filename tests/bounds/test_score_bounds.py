@@ -8,7 +8,7 @@ from attn_spec.bounds.forward.product_bounds import dot_product_error, exact_sco
 from attn_spec.bounds.forward.score_bounds import score_error
 from attn_spec.bounds.intermediates import intermediates
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 from tests.one_head import one_head
 
 

@@ -17,8 +17,8 @@ from attn_spec.judgement import measure
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.property import load_all
-from attn_spec.search.regimes import Recipe
 from tests.one_head import float32_head
 
 LOG2E = float(np.log2(np.e))

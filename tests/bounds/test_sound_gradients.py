@@ -10,8 +10,8 @@ from attn_spec.judgement import measure
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
-from attn_spec.search.cotangents import cotangent, lse_cotangent
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.cotangents import cotangent, lse_cotangent
+from attn_spec.search.drawing.regimes import Recipe
 
 NATURAL = replace(FUSED, exponent="natural")
 

@@ -15,7 +15,7 @@ from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.judgement.oracle import float64_truth
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 SHAPE = {"query_heads": 4, "kv_heads": 2, "query_length": 32, "key_length": 128, "head_dim": 64, "value_dim": 64}
 

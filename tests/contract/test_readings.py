@@ -13,9 +13,9 @@ from attn_spec.emulation.passes import TwoPasses
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.judgement import measure
 from attn_spec.kernels.subject import Subject
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all
-from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Row, Verdict
 

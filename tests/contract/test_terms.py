@@ -7,7 +7,7 @@ from attn_spec.bounds.forward import score_bounds, weight_bounds
 from attn_spec.bounds.intermediates import intermediates
 from attn_spec.contract.presets import FP32
 from attn_spec.contract.terms import count, guard, met, remembered, standing, stands, struck, term, times
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 X = intermediates(Recipe(query_length=2, key_length=3, head_dim=2).problem())
 NARROW = FP32.at("float16")

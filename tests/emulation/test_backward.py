@@ -13,8 +13,8 @@ from attn_spec.emulation.sound import PRECISE, SOUND
 from attn_spec.judgement.measure import judge_gradients
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.search import cotangents
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing import cotangents
+from attn_spec.search.drawing.regimes import Recipe
 
 #: Two keys of equal scores: P = 1/2 each, o = 1.
 BY_HAND = Problem(

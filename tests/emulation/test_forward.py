@@ -16,7 +16,7 @@ from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import judged
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 NUMBERS = np.random.default_rng(0).standard_normal(4000) * np.exp2(np.random.default_rng(1).uniform(-160, 130, 4000))
 SHAPE = {"batch": 2, "query_length": 5, "key_length": 37, "head_dim": 8, "value_dim": 6}

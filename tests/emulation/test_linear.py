@@ -11,8 +11,8 @@ from attn_spec.emulation.sound import PRECISE
 from attn_spec.judgement import measure
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound
-from attn_spec.search.cotangents import cotangent
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.cotangents import cotangent
+from attn_spec.search.drawing.regimes import Recipe
 from tests.one_head import one_head
 
 SHAPE = {"query_heads": 2, "kv_heads": 1, "query_length": 5, "key_length": 9, "head_dim": 16, "value_dim": 3}

@@ -8,7 +8,7 @@ from attn_spec.contract.presets import FP32
 from attn_spec.evidence.picture import HEADS, LEAST, MOST, page
 from attn_spec.judgement.measure import judge
 from attn_spec.problem.conventions import of_call
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 from tests.one_head import float32_head
 
 FLOAT32 = FP32.at("float32")

@@ -10,9 +10,9 @@ from attn_spec.evidence import script
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.cases import Case
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
-from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 
 PROPERTY = load_all()["accuracy.output_is_within_its_bound"]

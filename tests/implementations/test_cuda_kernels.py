@@ -13,7 +13,7 @@ from attn_spec.judgement.measure import judge_gradients
 from attn_spec.kernels import memory
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 from tests.implementations.kernel_inputs import HAS_TRITON, interpreted
 from tests.implementations.test_backward_kernels import problem_and_cotangents
 

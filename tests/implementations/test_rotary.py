@@ -14,8 +14,8 @@ from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options.rotary import LAYOUTS
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound
-from attn_spec.search.cotangents import cotangent
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.cotangents import cotangent
+from attn_spec.search.drawing.regimes import Recipe
 from tests.implementations.kernel_inputs import HAS_TRITON, interpreted
 
 if HAS_TRITON:

@@ -18,7 +18,7 @@ from attn_spec.bounds.intermediates import intermediates
 from attn_spec.contract.presets import FP64
 from attn_spec.judgement import measure
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 from tests.one_head import one_head
 
 REGIMES = ("normal", "ties", "integers", "large", "cancellation")

@@ -5,7 +5,7 @@ from attn_spec.implementations import torch_layer
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.assertions import judged
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 SLICES = {"query_projection": "slices@1HAD", "key_projection": "slices@11AD", "value_projection": "slices@11UV"}
 #: Cases: sums of a projection that begin with its bias; a row without a key whose values overflow; a row that sees no

@@ -12,7 +12,7 @@ from attn_spec.contract.readings import gradient_readings, readings
 from attn_spec.contract.terms import count, struck, term
 from attn_spec.judgement.bound_terms import BoundTerm, largest_terms, of_gradient, of_row
 from attn_spec.judgement.worst import WorstElement
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 CONTRACTS = [name for name in PRESETS if name != "fp64"]
 

@@ -30,7 +30,7 @@ from attn_spec.problem.handled import CODED
 from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.options.option import CHOICE, SCORE
 from attn_spec.problem.validation import ProblemError
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 SHAPE = {"query_heads": 2, "kv_heads": 1, "query_length": 4, "key_length": 6, "head_dim": 4, "value_dim": 2}
 #: Shape of a layer, whose heads are made of one q, k and v.

@@ -8,7 +8,7 @@ from attn_spec.contract.presets import EAGER, UNDECLARED
 from attn_spec.judgement import measure
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 LENGTHS = (2, 8, 32, 128, 512, 1025)
 

@@ -15,7 +15,7 @@ from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.problem import Problem
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 from tests.one_head import float32_head
 
 FLOAT32 = FP32.at("float32")

@@ -9,7 +9,7 @@ from attn_spec.judgement import oracle as module
 from attn_spec.judgement.oracle import GradientOracle, float64_truth, oracle
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
-from attn_spec.search.regimes import REGIMES, Recipe
+from attn_spec.search.drawing.regimes import REGIMES, Recipe
 from tests.one_head import one_head
 
 SHAPE = {"query_length": 3, "key_length": 9, "head_dim": 7, "value_dim": 3}

@@ -9,7 +9,7 @@ from attn_spec.contract.presets import FP32, FUSED, UNDECLARED, describe
 from attn_spec.judgement.measure import judge_gradients
 from attn_spec.judgement.other_contracts import MOST, contracts_that_hold, gradient_contracts_that_hold
 from attn_spec.numbers import bits
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 
 def problem(**options):

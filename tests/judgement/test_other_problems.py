@@ -8,7 +8,7 @@ from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.judgement.other_problems import MOST, right_for
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 FLOAT32 = FP32.at("float32")
 SIZES = {"query_length": 5, "key_length": 19, "head_dim": 4, "value_dim": 3}

@@ -8,7 +8,7 @@ import pytest
 from attn_spec.contract.presets import PRESETS, UNDECLARED
 from attn_spec.judgement.power import Planting, Power, Unseen, line, power
 from attn_spec.problem.conventions import DEFAULTS
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 SHAPE = {"batch": 2, "query_heads": 2, "kv_heads": 2, "query_length": 16, "head_dim": 16, "value_dim": 16}
 

@@ -8,8 +8,8 @@ import pytest
 from attn_spec import kernel
 from attn_spec.kernels.dropping import dropping, needs_seed
 from attn_spec.kernels.subject import Subject
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.preflight import preflight
-from attn_spec.search.regimes import Recipe
 
 BY_CHANCE = ("dropout_by_chance", "dropout_seed")
 

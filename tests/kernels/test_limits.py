@@ -11,9 +11,9 @@ from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.subject import Subject
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
-from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
 

@@ -12,7 +12,7 @@ from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 #: [B, H, S, D] = [1, 1, 3, 2] counts to 6, and with two heads to 12.
 ONE, TWO = (np.arange(6.0 * heads).reshape(1, heads, 3, 2) for heads in (1, 2))

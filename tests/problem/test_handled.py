@@ -13,7 +13,7 @@ from attn_spec.attention import definition
 from attn_spec.problem.handled import CODED, NotHandledError, check_handled, not_handled
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import PARAMETER
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 ROOT = Path(__file__).parents[2]
 #: Options that nobody has heard of, by what their rows say; each is a plain number.
@@ -59,8 +59,8 @@ from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.handled import NotHandledError
-from attn_spec.search.ranges import _is_surely_inside
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.ranges import _is_surely_inside
+from attn_spec.search.drawing.regimes import Recipe
 
 OWNERS = {
     "of_weight": {"dropout_keep": "half"}, "of_sum": {"rotary": "half"}, "of_linear": {"feature_map": "relu"}

@@ -12,7 +12,7 @@ from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 SHAPE = {"batch": 2, "query_heads": 4, "kv_heads": 2, "query_length": 9, "key_length": 7, "head_dim": 4, "value_dim": 3}
 CASES = {

@@ -12,7 +12,7 @@ from attn_spec.contract.presets import PRESETS
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.formats import DTYPES
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 PROBLEM = Recipe(query_length=48, key_length=48, head_dim=32, value_dim=32).problem()
 

@@ -10,10 +10,11 @@ from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
-from attn_spec.search import assertions, cotangents, hidden_keys
+from attn_spec.search import assertions, hidden_keys
+from attn_spec.search.drawing import cotangents
+from attn_spec.search.drawing.regimes import Recipe
+from attn_spec.search.drawing.strategies import named
 from attn_spec.search.property import Refutation, recording
-from attn_spec.search.regimes import Recipe
-from attn_spec.search.strategies import named
 
 SUBJECT = Subject(resolve("numpy_naive"), "float32")
 PROBLEM = Recipe(query_length=4, key_length=6, head_dim=8, value_dim=2, mask="random").problem()

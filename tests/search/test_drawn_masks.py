@@ -19,6 +19,7 @@ from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.cases import Case
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.drawn_masks import (
     KEYS,
     LONG,
@@ -39,7 +40,6 @@ from attn_spec.search.drawn_masks import (
 )
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Refutation, load_all
-from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
 from attn_spec.sessions.replay import run

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from attn_spec import Recipe, kernel
 from attn_spec.kernels.subject import Subject
-from attn_spec.search import signatures, sizes, strategies, turns
+from attn_spec.search.drawing import signatures, sizes, strategies, turns
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search

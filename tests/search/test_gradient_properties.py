@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given
 from attn_spec.bounds.intermediates import intermediates
 from attn_spec.emulation.sound import SOUND
 from attn_spec.kernels.subject import Subject
-from attn_spec.search import cotangents
+from attn_spec.search.drawing import cotangents
 from attn_spec.search.property import load_all
 from attn_spec.search.search import DRAWS, OutOfBudget
 

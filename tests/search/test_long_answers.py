@@ -7,10 +7,11 @@ import pytest
 
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.search import assertions, long_answers, long_problems
+from attn_spec.search import assertions, long_answers
 from attn_spec.search.cases import case_of
+from attn_spec.search.drawing import long_problems
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.property import Refutation, load_all, recording
-from attn_spec.search.regimes import Recipe
 
 SUBJECT = Subject(resolve("torch_eager"), "float32")
 PROBLEM = Recipe(

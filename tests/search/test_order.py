@@ -4,7 +4,7 @@ import numpy as np
 
 from attn_spec import Problem, kernel
 from attn_spec.kernels.subject import Subject
-from attn_spec.search import strategies
+from attn_spec.search.drawing import strategies
 from attn_spec.search.order import FIRST, rank
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import Property, Suspicion, load_all

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attn_spec.search import turns
+from attn_spec.search.drawing import turns
 from attn_spec.search.profiles import PROFILES
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.search import strategies
+from attn_spec.search.drawing import strategies
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import Property
 from attn_spec.search.search import search

@@ -19,9 +19,9 @@ from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.assertions import judged
 from attn_spec.search.cases import Case
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Suspicion, load_all
-from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 from attn_spec.search.suspicion import errors, generic_problems, is_generic, not_applicable
 from attn_spec.search.verdict import Verdict

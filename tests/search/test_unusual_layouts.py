@@ -8,8 +8,8 @@ from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Crashed
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.property import Refutation, load_all
-from attn_spec.search.regimes import Recipe
 
 CHECK, LAYOUT, SECOND_PASS = (
     load_all()[name].check

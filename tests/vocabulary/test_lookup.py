@@ -11,8 +11,8 @@ from attn_spec.contract.contract import Contract
 from attn_spec.contract.presets import PRESETS
 from attn_spec.kernels.kernel import DECLARABLE
 from attn_spec.problem.conventions import CONVENTIONS
+from attn_spec.search.drawing.regimes import REGIMES
 from attn_spec.search.property import load_all
-from attn_spec.search.regimes import REGIMES
 from attn_spec.search.verdict import Verdict
 from attn_spec.vocabulary import lookup
 from attn_spec.vocabulary.kinds import kinds

@@ -12,7 +12,7 @@ from attn_spec.contract.presets import EAGER, FP32, FUSED, SPLIT_KV, TF32
 from attn_spec.emulation.backward import StoredWeights
 from attn_spec.emulation.split import NormalizedSplitAttention
 from attn_spec.numbers import bits
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 from .attack import Attack
 from .cases import Way, attack

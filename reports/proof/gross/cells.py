@@ -13,7 +13,7 @@ from attn_spec.judgement.power import Answer, Planting, judged, planted, right_a
 from attn_spec.numbers import bits
 from attn_spec.problem.conventions import DEFAULTS
 from attn_spec.problem.problem import Problem
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 #: Options that make a problem one of each member.
 MEMBERS: dict[str, dict[str, Any]] = {

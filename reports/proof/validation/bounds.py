@@ -31,8 +31,9 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import BACKWARD, FORWARD
-from attn_spec.search import assertions, cotangents, strategies
-from attn_spec.search.draws import of_the_seed_alone
+from attn_spec.search import assertions
+from attn_spec.search.drawing import cotangents, strategies
+from attn_spec.search.drawing.draws import of_the_seed_alone
 from attn_spec.workers.sweep import add_options, refusals, sweep
 from attn_spec.workers.task import Task
 

@@ -32,8 +32,8 @@ FOLDERS = {
     "intermediates": ("bounds", "error"),
     "readings": ("contract", "error"),
     "presets": ("contract", "error"),
-    "regimes": ("search",),
-    "strategies": ("search",),
+    "regimes": ("search.drawing", "search"),
+    "strategies": ("search.drawing", "search"),
 }
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 #: Fields of bounds by the name that an earlier checkout has for them.

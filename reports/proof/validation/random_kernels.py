@@ -38,7 +38,7 @@ from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.options import parameters
 from attn_spec.problem.traits import named_by, projects
-from attn_spec.search.shapes import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
+from attn_spec.search.drawing.shapes import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
 
 from .random_linear import NO_SOFTMAX, linear_kernel
 from .random_options import (

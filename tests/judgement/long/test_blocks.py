@@ -11,7 +11,7 @@ from attn_spec.judgement.long.row_sample import RowSample, missed
 from attn_spec.judgement.measure import judge
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 SHAPE = {"batch": 2, "query_heads": 4, "kv_heads": 2, "query_length": 37, "key_length": 50}
 SHAPE |= {"head_dim": 8, "value_dim": 5}

@@ -15,7 +15,7 @@ from attn_spec.judgement.long.engine import EngineError, engine_of
 from attn_spec.judgement.long.glance import glance, shares
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 from tests.judgement.long.test_glance import PROBLEMS
 
 U = 2.0**-53

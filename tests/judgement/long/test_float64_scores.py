@@ -8,7 +8,7 @@ import pytest
 from attn_spec.judgement.long.engine import NUMPY, engine_of
 from attn_spec.judgement.long.float64_scores import U, float64_scores
 from attn_spec.numbers.error_free_products import bits, bounds
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 SHAPE = {"query_length": 4, "key_length": 6, "head_dim": 64, "scale": 0.5, "dtype": "float64"}
 REGIMES = ("normal", "activations", "cancellation", "one_hot", "large")

@@ -20,7 +20,7 @@ from attn_spec.judgement.measure import judge
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.conventions import Conventions
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 SHAPE = {"query_heads": 2, "query_length": 6, "head_dim": 8, "value_dim": 5}
 OPTIONS = (

@@ -14,7 +14,7 @@ from attn_spec.judgement.long.key_sample import KeySample
 from attn_spec.judgement.long.row_sample import RowSample
 from attn_spec.judgement.measure import judge_gradients
 from attn_spec.problem.problem import Problem
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 SHAPE = {"batch": 2, "query_heads": 4, "kv_heads": 2, "query_length": 19, "key_length": 26}
 SHAPE |= {"head_dim": 6, "value_dim": 5}

@@ -19,7 +19,7 @@ from attn_spec.judgement.long.gradient_groups import Given
 from attn_spec.judgement.long.gradient_parts import gradient_parts_of
 from attn_spec.judgement.measure import judge_gradients
 from attn_spec.numbers import bits
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 SHAPE = {"query_length": 6, "head_dim": 8, "value_dim": 5}
 OPTIONS = (

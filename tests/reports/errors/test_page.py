@@ -12,7 +12,7 @@ import pytest
 from attn_spec.reports.errors import command, page, sweep, tables
 from attn_spec.reports.errors.rows import Row, Spread, Worst, columns, worst_cases
 
-from attn_spec.search.regimes import REGIMES, Recipe
+from attn_spec.search.drawing.regimes import REGIMES, Recipe
 from attn_spec.search.verdict import Row as VerdictRow
 from attn_spec.search.verdict import Verdict
 

@@ -14,7 +14,7 @@ from attn_spec.evidence.certificate import build, save
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.regimes import REGIMES, Recipe
+from attn_spec.search.drawing.regimes import REGIMES, Recipe
 from attn_spec.search.verdict import Row as VerdictRow
 from attn_spec.search.verdict import Verdict
 

@@ -22,7 +22,7 @@ from attn_spec.reports.proof.teeth.limits import (
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.assertions import judged
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 SHAPE = {"query_heads": 2, "kv_heads": 2, "query_length": 5, "key_length": 80, "head_dim": 16, "value_dim": 8}
 

@@ -17,9 +17,9 @@ from attn_spec.reports.proof.teeth.measurement import chosen, measure
 from attn_spec.reports.proof.validation.false_alarms import Alarms
 from attn_spec.reports.proof.zoo import mutants
 
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
-from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import OutOfBudget
 from attn_spec.search.verdict import Verdict
 

@@ -21,10 +21,10 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound
-from attn_spec.search.cotangents import cotangent
+from attn_spec.search.drawing.cotangents import cotangent
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Refutation, load_all
-from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
 

@@ -18,9 +18,9 @@ from attn_spec.problem.shape_spec import AskedShape
 from attn_spec.problem.traits import adds_to_scores, named_by, replaces_score, weighs_linearly
 from attn_spec.search import assertions
 from attn_spec.search import property as properties
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.profiles import PROFILES, Profile
 from attn_spec.search.property import Refutation
-from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
 from tests.sound_subjects import SOUND_SUBJECTS

@@ -6,7 +6,7 @@ import sys
 import hypothesis
 from hypothesis import strategies as st
 
-from attn_spec.search.draws import of_the_seed_alone
+from attn_spec.search.drawing.draws import of_the_seed_alone
 
 #: A number that nobody draws by chance, and that stands in no other source.
 RARE = 3_141_592_654 ^ 0x5A5A

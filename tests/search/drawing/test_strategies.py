@@ -16,9 +16,9 @@ from attn_spec.problem import patterns
 from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.options import parameters
 from attn_spec.problem.traits import positional
-from attn_spec.search import shapes, strategies
-from attn_spec.search.draws import of_the_seed_alone
-from attn_spec.search.regimes import SCORE_REGIMES, VALUE_REGIMES
+from attn_spec.search.drawing import shapes, strategies
+from attn_spec.search.drawing.draws import of_the_seed_alone
+from attn_spec.search.drawing.regimes import SCORE_REGIMES, VALUE_REGIMES
 
 SUBJECT = Subject(resolve("numpy_naive"), "float32")
 

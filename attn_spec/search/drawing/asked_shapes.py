@@ -15,7 +15,7 @@ from attn_spec.problem.option_dtypes import pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import SCORE, WEIGHT
 from attn_spec.problem.shape_spec import AskedShape, ShapeError
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 if TYPE_CHECKING:
     from attn_spec.kernels.subject import Subject

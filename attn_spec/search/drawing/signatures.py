@@ -18,7 +18,7 @@ from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import CHOICE, MASK
 from attn_spec.problem.problem import Problem
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 #: Least number of recipes from which signatures are chosen.
 POOL = 128

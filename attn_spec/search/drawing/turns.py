@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from attn_spec.search.sizes import SIZES, Size, is_of
+from attn_spec.search.drawing.sizes import SIZES, Size, is_of
 
 #: One problem in SHARE is drawn at a size.
 SHARE = 5

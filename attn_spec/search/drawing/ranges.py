@@ -21,14 +21,14 @@ from attn_spec.contract.contract import STAGES
 from attn_spec.contract.readings import gradient_readings_of, readings_of
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
 from attn_spec.problem.handled import not_handled
-from attn_spec.search.cotangents import cotangent
-from attn_spec.search.long_problems import is_long
+from attn_spec.search.drawing.cotangents import cotangent
+from attn_spec.search.drawing.long_problems import is_long
 from attn_spec.search.verdict import LITTLE
 
 if TYPE_CHECKING:
     from attn_spec.kernels.subject import Subject
     from attn_spec.problem.problem import Problem
-    from attn_spec.search.regimes import Recipe
+    from attn_spec.search.drawing.regimes import Recipe
 
 #: Options whose sizes are counted in :func:`_widest`, see ``problem.handled``.
 HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p")

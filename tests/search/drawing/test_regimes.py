@@ -12,7 +12,7 @@ from attn_spec.numbers.formats import DTYPES, FORMATS
 from attn_spec.problem import patterns
 from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.problem import Problem
-from attn_spec.search.regimes import REGIMES, SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe, RecipeError
+from attn_spec.search.drawing.regimes import REGIMES, SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe, RecipeError
 
 SHAPES = (
     {},

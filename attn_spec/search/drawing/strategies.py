@@ -26,9 +26,9 @@ from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.options.option import PARAMETER
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import Trait, named_by
-from attn_spec.search import shapes, signatures, sizes, turns
-from attn_spec.search.ranges import within_range
-from attn_spec.search.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
+from attn_spec.search.drawing import shapes, signatures, sizes, turns
+from attn_spec.search.drawing.ranges import within_range
+from attn_spec.search.drawing.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

@@ -19,7 +19,7 @@ from attn_spec.problem.option_dtypes import OptionDtypes, pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS, Options
 from attn_spec.problem.options.option import Option
 from attn_spec.problem.problem import Problem
-from attn_spec.search import fills
+from attn_spec.search.drawing import fills
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,10 +13,11 @@ from attn_spec.evidence.failure import block
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.shape_spec import AskedShape, ShapeError
-from attn_spec.search import asked_shapes, cases, long_answers
+from attn_spec.search import cases, long_answers
+from attn_spec.search.drawing import asked_shapes
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import NotExamined, load_all
-from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
 from attn_spec.sessions import examination

@@ -10,7 +10,7 @@ from attn_spec import kernel
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import OPTIONS
-from attn_spec.search import sizes, strategies, turns
+from attn_spec.search.drawing import sizes, strategies, turns
 from attn_spec.search.profiles import PROFILES, Profile
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search

@@ -7,9 +7,9 @@ from attn_spec.contract.contract import Contract
 from attn_spec.contract.presets import EAGER, FUSED
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.kernels.subject import Subject
-from attn_spec.search import ranges
-from attn_spec.search.ranges import within_range
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing import ranges
+from attn_spec.search.drawing.ranges import within_range
+from attn_spec.search.drawing.regimes import Recipe
 
 SHAPE = {"query_length": 8, "key_length": 24, "head_dim": 16, "value_dim": 8}
 

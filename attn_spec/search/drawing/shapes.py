@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from attn_spec.kernels.subject import Subject
-    from attn_spec.search.regimes import Recipe
+    from attn_spec.search.drawing.regimes import Recipe
 
 #: Lengths around the edges of tiles of 16, 32, 64 and 128.
 TILE_EDGES = (15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 80, 127, 128, 129, 130)
