@@ -4,7 +4,7 @@
 # sound kernel outside its bound, for about seven hours; make teeth: measure what the suite catches, for an hour and a
 # half or more; make mutation: mutate truth, bounds and judgement, and count what the tests notice, for about an hour;
 # make gpu: certify the kernels that are made for a GPU on one, run the tests that need it, and time them; without a GPU
-# it ends with 2. Each sets up .venv first.
+# it ends with 2; make docs: build the documentation as docs/_build/index.html. Each sets up .venv first.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -29,7 +29,7 @@ endif
 # the limits of calls under test.
 PATIENCE = --dist worksteal --timeout $(1) --timeout-method thread
 
-.PHONY: certify test lint exhaustive validate teeth mutation gpu clean
+.PHONY: certify test lint docs exhaustive validate teeth mutation gpu clean
 
 certify: $(READY)
 	$(BIN)/attn-spec certify numpy_tiled --output certificate.json --report report.html
@@ -46,6 +46,11 @@ lint: $(READY)
 	$(BIN)/check-wheel-contents dist
 	# There reports, properties and implementations lie inside the package, as users have them.
 	cd build/lib && $(abspath $(BIN))/lint-imports --config ../../pyproject.toml
+	$(MAKE) --no-print-directory docs
+
+# Built from nothing, since Sphinx warns of a page only when it reads the page.
+docs: $(READY)
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --write-all --builder html docs docs/_build
 
 exhaustive: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) $(call PATIENCE,3600) -m "exhaustive or not exhaustive" properties
@@ -78,5 +83,5 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf build dist certificate.json report.html report.md report.json statistics.html statistics.md statistics.json \
-		teeth.html teeth.md teeth.json gpu.html gpu.md gpu.json .attn-spec
+	rm -rf build dist docs/_build docs/reference certificate.json report.html report.md report.json statistics.html \
+		statistics.md statistics.json teeth.html teeth.md teeth.json gpu.html gpu.md gpu.json .attn-spec

@@ -20,6 +20,16 @@ COULD_NOT_RUN = 2
 INTERRUPTED, UNREAD = 130, 141
 #: Exit code of replay if a failure by chance did not occur again, which does not show that it is mended.
 NOT_SEEN = 4
+#: Meaning of each exit code.
+MEANINGS = {
+    CODES["passed"]: "Every property that was exercised held. Suspects and known defects do not change that.",
+    CODES["refuted"]: "A property is refuted. No other result has this code.",
+    COULD_NOT_RUN: "The kernel could not be examined, or the command could not run. The message says what to do.",
+    CODES["inconclusive"]: "A property was not exercised enough to judge, none held, or a known defect is gone.",
+    NOT_SEEN: "attn-spec replay only: a failure by chance did not occur again, which does not show that it is fixed.",
+    INTERRUPTED: "Ctrl-C stopped the run. The certificate has the verdicts so far, and says that it is not complete.",
+    UNREAD: "stdout was closed, as by head (SIGPIPE).",
+}
 #: Exit codes from the least to the most informative.
 _TELLING = (0, NOT_SEEN, CODES["inconclusive"], COULD_NOT_RUN, CODES["refuted"], INTERRUPTED)
 

@@ -78,14 +78,14 @@ class Contract:
     #: "natural"; "base2": exp2 of arguments multiplied by a rounded log2(e); or "base2_fused": the same, and one fused
     #: operation s c - fl(m c) may overflow where the rounding of m c does, in float32 of a maximum m beyond 1e9.
     exponent: str = "base2"
-    #: Error of one logarithm relative to 1 + |log|, beyond its rounding to ``softmax``, in unit roundoffs of "work".
+    #: Error of one logarithm relative to 1 + abs(log), beyond its rounding to ``softmax``, in unit roundoffs of "work".
     log_error: float = 4.0
-    #: Error of one tanh, absolute (|tanh| <= 1), beyond its rounding to ``stored_scores``, in unit roundoffs of "work".
+    #: Absolute error of one tanh, at most 1, beyond its rounding to ``stored_scores``, in unit roundoffs of "work".
     tanh_error: float = 8.0
     #: Error of one cosine or sine of ``rotary``, absolute, beyond its rounding, in unit roundoffs of "work".
     sine_error: float = 8.0
     #: Reference subtracted from the scores of a row: their running "maximum"; "zero"; or "upper_bound": one number per
-    #: row, from the maximum up to |scale| |q| max |k| (plus the largest bias, or the softcap if that is less).
+    #: row, from the maximum up to abs(scale) abs(q) max abs(k) (plus the largest bias, or the softcap if that is less).
     reference: str = "maximum"
     #: Largest distance from the maximum of any other reference, natural units; rows beyond it are not in the domain.
     reference_range: float = 0.0

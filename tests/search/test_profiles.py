@@ -1,4 +1,4 @@
-"""README's figures on rare faults are those that the profiles give."""
+"""Figures on rare faults, of docs/how-to/certify.md, are those that the profiles give."""
 
 import pytest
 

@@ -296,11 +296,11 @@ def test_in_the_gallery_every_property_is_worth_its_time(stored):
     assert [stay.property_id for stay in numbers.stays(stored) if not stay.kills] == []
 
 
-def test_the_readme_tells_the_figures_of_the_gallery(stored):
+def test_the_documentation_tells_the_figures_of_the_gallery(stored):
     suite, *peers = numbers.contestants(stored)
     best = max(peers, key=lambda peer: peer.caught)
     refuted, examples = numbers.alarms(stored)
-    told = (GALLERY.parent.parent / "README.md").read_text(encoding="utf-8")
+    told = (GALLERY.parent.parent / "docs" / "measured.md").read_text(encoding="utf-8")
 
     for figure in (
         f"{suite.caught} of {suite.shown}",

@@ -1,6 +1,6 @@
-"""The README's table of members, from the registries.
+"""The page on the family: each member with the files that hold it, from the registries.
 
-Each cell links to the files that hold what it names, or says why there are none.
+Each cell names the files that hold a part of a member, or the reason why there are none.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
-from pathlib import Path
 
 from attn_spec.emulation.kernels import SUPPORTS
 from attn_spec.kernels.kernel import Kernel, KernelError
@@ -17,12 +16,12 @@ from attn_spec.problem.options import OPTIONS
 from attn_spec.search.property import Property
 from attn_spec.search.property import load_all as load_properties
 
-from .errors.tables import table
+from ..proof.zoo.mutants import Mutant
+from ..proof.zoo.mutants import load_all as load_mutants
+from . import markdown
 from .members import COLUMNS, KERNELS, MEMBERS, Member
-from .proof.zoo.mutants import Mutant
-from .proof.zoo.mutants import load_all as load_mutants
 
-#: Number of files above which a cell links to their folder.
+#: Number of files above which a cell names their folder.
 MOST_FILES = 2
 
 
@@ -30,20 +29,30 @@ class MemberError(ValueError):
     """A row of members that makes no table; the text says what to change."""
 
 
-def markdown(members: Iterable[Member] = MEMBERS) -> str:
-    """Return the table. Raises :class:`MemberError` for a cell that is empty without a reason."""
-    return table(["member", *COLUMNS], [[member.name, *cells(member).values()] for member in members])
+def page(members: Iterable[Member] = MEMBERS) -> str:
+    """Return the page. Raises :class:`MemberError` for a cell that is empty without a reason."""
+    return markdown.page(
+        "The family",
+        "A member of the family is a way to use attention that attn-spec certifies. "
+        "This page names the files of the repository that hold each member. "
+        "A mutant is a correct kernel with one documented bug.",
+        *(f"## {member.name}\n\n{_listed(cells(member))}" for member in members),
+    )
+
+
+def _listed(found: Mapping[str, str]) -> str:
+    return "\n".join(f"- {column}: {cell}" for column, cell in found.items())
 
 
 def cells(member: Member) -> dict[str, str]:
     """Return the cells of one member, by column. Raises :class:`MemberError`."""
     kernels, properties = kernels_of(member), properties_of(member)
     found = {
-        "definition": _links(member.definition + member.tests),
-        "enclosure": _links(member.enclosure),
-        "bound": _links(member.bound),
-        **{column: _links(paths) for column, paths in kernels.items()},
-        "gradients": _links(member.gradients),
+        "definition": _files(member.definition + member.tests),
+        "enclosure": _files(member.enclosure),
+        "bound": _files(member.bound),
+        **{column: _files(paths) for column, paths in kernels.items()},
+        "gradients": _files(member.gradients),
         "properties": _counted(
             Counter(f"properties/{_stem(property_.check.__module__)}.py" for property_ in properties)
         ),
@@ -120,15 +129,13 @@ def _stem(module: str) -> str:
     return module.rpartition(".")[2]
 
 
-def _links(paths: Iterable[str]) -> str:
-    return ", ".join(f"[{Path(path).stem}]({path})" for path in paths)
+def _files(paths: Iterable[str]) -> str:
+    return ", ".join(map(markdown.code, paths))
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    """Return links with counts: one for each file, or one to the folder of many."""
+    """Return files with counts: each file, or one folder of many."""
     if len(counts) > MOST_FILES:
         folder = next(iter(counts)).rpartition("/")[0]
-        return f"[{sum(counts.values())}]({folder})"
-    return ", ".join(
-        f"[{number} in {Path(path).stem.removeprefix('test_')}]({path})" for path, number in counts.items()
-    )
+        return f"{sum(counts.values())} in {markdown.code(folder)}"
+    return ", ".join(f"{number} in {markdown.code(path)}" for path, number in counts.items())

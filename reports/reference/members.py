@@ -1,4 +1,4 @@
-"""The members of the family: what attention is certified as, a row each. ``member_table`` makes the README's table.
+"""The members of the family: what attention is certified as, a row each. ``family`` makes the page.
 
 A row names what a kernel must declare; kernels, properties and mutants are found by that. A new member is a new row.
 """

@@ -1,0 +1,1 @@
+"""Pages of reference, from the registries: words, contracts, conventions, commands, exit codes, certificate, API."""
