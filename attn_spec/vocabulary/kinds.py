@@ -260,8 +260,10 @@ def _limits() -> list[Word]:
     return [Word(kind="limit", name=item.name, says=comments[item.name]) for item in fields(Limits)]
 
 
-#: Fields of a kernel that its author does not write.
-_FOUND = {"function", "limits", "when_off", "built", "declared", "spec", "module", "given", "backward_function"}
+#: Fields of a kernel that its author does not write: those that its declaration fills, and those of an isolated kernel.
+_FOUND = {"function", "limits", "when_off", "built", "declared", "spec", "module", "given", "backward_function"} | {
+    *("source", "attribute", "source_digest", "source_class", "host"),
+}
 
 
 def _declarations() -> list[Word]:

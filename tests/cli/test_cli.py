@@ -83,6 +83,16 @@ def test_a_kernel_is_examined_at_a_shape_asked_for(toy, attn_spec):
     assert (again.returncode, "1 still fails" in again.stdout) == (1, True), again.stdout
 
 
+@pytest.mark.parametrize("page", ["mine.html", "mine", "./mine.json"])
+def test_a_report_does_not_overwrite_its_certificate(toy, attn_spec, page):
+    """A report is three files: HTML, Markdown and JSON."""
+    done = attn_spec("certify", "toy.py:sound", "--property", "accuracy.output", "-o", "mine.json", "--report", page)
+
+    assert done.returncode == 2
+    assert "would overwrite the certificate mine.json; choose another --report" in done.stderr
+    assert not (toy / "mine.json").exists()
+
+
 def test_what_is_no_shape_is_refused():
     shown = CliRunner().invoke(cli.main, ["certify", "toy.py:sound", "--shape", "Hq=4,Hkv=3,S=2,D=8"])
 
