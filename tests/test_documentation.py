@@ -143,14 +143,16 @@ def test_readme_is_a_screen():
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_lines_of_prose_keep_the_line_length(page):
+def test_prose_keeps_the_line_length_and_names_its_links(page):
     prose = FENCED.sub("", (ROOT / page).read_text(encoding="utf-8"))
 
+    assert "[](" not in prose
     assert [line for line in prose.splitlines() if len(line) > 120 and not line.startswith("|")] == []
 
 
 def test_sentences_are_short_enough_to_be_read_once():
-    texts = PAGES | {"CHANGELOG.md": (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")}
+    others = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "CONTRIBUTING.md")}
+    texts = PAGES | others
 
     assert {page: found for page, text in texts.items() if (found := long_sentences(text))} == {}
 

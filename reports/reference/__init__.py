@@ -1,1 +1,1 @@
-"""Pages of reference, from the registries: words, contracts, conventions, commands, exit codes, certificate, API."""
+"""Pages of reference, from the registries: words of the suite, commands, exit codes, certificate, API, mutants."""

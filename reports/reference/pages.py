@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attn_spec import atomic
 
-from . import api, certificate, commands, family, words
+from . import api, certificate, commands, family, mutants, words
 
 #: Pages that are not of a kind of words: name of the file, and the function that returns its Markdown.
 OTHERS: Mapping[str, Callable[[], str]] = {
@@ -18,6 +18,7 @@ OTHERS: Mapping[str, Callable[[], str]] = {
     "certificate": certificate.page,
     "api": api.page,
     "family": family.page,
+    "mutants": mutants.page,
 }
 
 

@@ -5,6 +5,7 @@ import re
 
 import click
 import pytest
+from attn_spec.reports.proof.zoo.mutants import load_all
 from attn_spec.reports.reference import api, certificate, commands, markdown, pages, words
 
 import attn_spec
@@ -95,6 +96,12 @@ def test_the_api_is_what_the_package_exports():
     found = re.findall(r"^\.\. auto(?:class|function):: attn_spec\.(\w+)$", api.page(), flags=re.MULTILINE)
 
     assert found == sorted(attn_spec.__all__)
+
+
+def test_each_mutant_has_a_line_with_the_property_that_names_its_bug(written):
+    found = re.findall(r"^\| `(\w+)` \| .* \| `([\w.]+)` \|$", written["mutants"], flags=re.MULTILINE)
+
+    assert dict(found) == {mutant.id: mutant.named_by for mutant in load_all()[0].values()}
 
 
 def test_a_text_is_shown_as_it_is():
