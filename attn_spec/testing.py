@@ -285,7 +285,7 @@ class Asked:
         """Return the first element that the contract does not bound, and the reason."""
         at = tally.silent_at
         assert at is not None
-        place = f"{tally.name}[{', '.join(map(str, self._as_given(tally.name, at)))}]"
+        place = f"{tally.name}[{', '.join(map(str, self.made.presentation.place(tally.name, at)))}]"
         if tally.name in ("output", "lse"):
             problem = self.made.head(at[0], 0 if self.made.layer else at[1]).rows(np.array(at[2:3]))
             reasons = (
@@ -297,7 +297,7 @@ class Asked:
     def _lines(self, judgement: RowJudgement) -> list[str]:
         made = self.made
         shapes = ", ".join(
-            f"{n} {tuple(made.presentation.shape(x.shape))}"
+            f"{n} {made.presentation.layout.shape(tuple(x.shape))}"
             for n, x in zip("qkv", (made.q, made.k, made.v), strict=True)
         )
         plain = ", ".join(f"{n}={_shown(x)}" for n, x in self.words.items())
@@ -313,13 +313,7 @@ class Asked:
 
     def _place(self, worst: WorstElement) -> tuple[int, ...]:
         """Return the worst element's index in the tensor that the test gave."""
-        return self._as_given(worst.quantity, worst.index)
-
-    def _as_given(self, quantity: str, at: tuple[int, ...]) -> tuple[int, ...]:
-        if quantity not in ("output", "dq", "dk", "dv"):
-            return at
-        index = dict(zip("BHSD", at, strict=True))
-        return tuple(index[axis] for axis in self.made.presentation.axes)
+        return self.made.presentation.place(worst.quantity, worst.index)
 
     def _hint(self, worst: WorstElement, answer: Mapping[str, Any]) -> str:
         """Return contracts, or else other problems, that explain the row of the worst element."""

@@ -155,7 +155,7 @@ def test_seeds_choose_the_mask(subject: Subject, problem: Problem) -> None:
     1e-12.
     """
     p, rng = chance(problem), randomness(problem)
-    lowest = (problem.batch * problem.query_heads).bit_length() if subject.presentation.looped else 0
+    lowest = 0 if subject.presentation.calls_once else (problem.batch * problem.query_heads).bit_length()
     seed = int(rng.integers(2**31 >> lowest)) << lowest  # what is added to it for a part changes lower bits alone
     low, high = (int(rng.integers(*bounds)) for bounds in ((lowest, 16), (16, 31)))
     seeds = (seed, seed, seed ^ 1 << low, seed ^ 1 << high)

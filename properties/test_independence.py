@@ -1,7 +1,6 @@
 """Independence: an answer depends on the numbers of its own problem; not on companions, memory layout, or history."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -134,9 +133,7 @@ def test_expanded_views_are_read_right(subject: Subject, problem: Problem) -> No
         firsts = {name: getattr(problem, name)[(slice(1),) * len(axes)] for name in ("q", "k", "v")}
         shapes = {name: getattr(problem, name).shape for name in firsts}
         equal = problem.replace(**{name: np.broadcast_to(x, shapes[name]).copy() for name, x in firsts.items()})
-        assert_within_bound(
-            subject, equal, subject(equal, arrange=partial(memory.expanded, axes=subject.presentation.places(axes)))
-        )
+        assert_within_bound(subject, equal, subject(equal, arrange=subject.presentation.expanding(axes)))
 
 
 @attention_property(
@@ -151,10 +148,7 @@ def test_rows_and_batch_entries_may_lie_far_apart(subject: Subject, problem: Pro
     They are views of memory of which the system commits what is touched; where it refuses, nothing is said, nor where
     the kernel's call raises, as that of a library whose strides have 32 bits may.
     """
-    answers = [
-        answer_or_refusal(subject, problem, partial(memory.far_apart, axis=place))
-        for place in subject.presentation.places("SB")
-    ]
+    answers = [answer_or_refusal(subject, problem, arrange) for arrange in subject.presentation.spreading("SB")]
     for answer in answers:
         if not isinstance(answer, Raised):
             assert_within_bound(subject, problem, answer)

@@ -60,9 +60,9 @@ def emulate(
         dtype = of(q).dtype_of(q)
         contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         projects = options.get("query_projection") is not None
-        heads = (1, 1, 1) if projects else (query_heads, kv_heads, kv_heads)
-        q, k, v = (shown.back(x, count) for x, count in zip((q, k, v), heads, strict=True))
-        tensors = {name: shown.all_rows(options[name]) for name in TENSORS if options.get(name) is not None}
+        given = {**options, "query_heads": query_heads, "kv_heads": kv_heads}
+        q, k, v = (shown.read_in_call(name, x, given) for name, x in (("q", q), ("k", k), ("v", v)))
+        tensors = {name: shown.read(name, options[name]) for name in TENSORS if options.get(name) is not None}
         options = {"causal_alignment": made.conventions.causal_alignment, **options, **tensors}
         if projects:
             call = layer(contract, chosen, q, k, options)
@@ -73,8 +73,8 @@ def emulate(
             out, lse = steps(contract, chosen, *call(), call.repeated(v), **call.options)()
         else:
             out, lse = steps(contract, chosen, q, k, v, **options)()
-        tensor = TORCH.give(shown.hand(out), contract.output)
-        return (tensor, TORCH.give(shown.rows(lse), contract.lse)) if "lse" in arguments["supports"] else tensor
+        tensor = TORCH.give(shown.shown("output", out), contract.output)
+        return (tensor, TORCH.give(shown.shown("lse", lse), contract.lse)) if "lse" in arguments["supports"] else tensor
 
     made = kernel(name=name, framework="torch", dtypes=tuple(dtypes), **arguments)(attention)
     return made
@@ -103,12 +103,12 @@ def emulate_both(
     ) -> dict[str, Any]:
         dtype = of(saved[0]).dtype_of(saved[0])
         contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
-        *vectors, lse = saved  # the log-sum-exp and the bias gradient are not presented
         projects = options.get("query_projection") is not None
-        heads = (1, 1, 1, 1) if projects else (query_heads, kv_heads, kv_heads, query_heads)
-        vectors = [shown.back(x, n) for x, n in zip(vectors, heads, strict=True)]
-        dO, lse = shown.back(dout, heads[0]), shown.all_rows(lse)
-        rows = {n: shown.all_rows(options[n]) for n in (*TENSORS, "dlse") if options.get(n) is not None}
+        given = {**options, "query_heads": query_heads, "kv_heads": kv_heads}
+        named = zip(("q", "k", "v", "output", "lse"), saved, strict=True)
+        *vectors, lse = (shown.read_in_call(name, x, given) for name, x in named)
+        dO = shown.read_in_call("output", dout, given)
+        rows = {n: shown.read(n, options[n]) for n in (*TENSORS, "dlse") if options.get(n) is not None}
         aligned = {"causal_alignment": made.conventions.causal_alignment}
         options = {**aligned, **options, **rows, "option_dtypes": made.option_dtypes}
 
@@ -130,7 +130,7 @@ def emulate_both(
             found = dict(zip(DIFFERENTIABLE, run(contract, (*vectors, lse), options, dO)(), strict=False))
         return {
             f"d{name}": TORCH.give(
-                (shown.hand if name in ("q", "k", "v") else shown.rows)(x),
+                shown.shown(f"d{name}", x),
                 made.option_dtypes.get(name, contract.gradients),
             )
             for name, x in found.items()

@@ -31,8 +31,6 @@ from attn_spec.search.property import Property
 
 #: Arrays of up to this many elements are written as numbers, larger ones as compressed bytes.
 READABLE = 256
-#: Quantities presented as q or k is, and the option with the number of heads where heads are joined.
-PRESENTED = {"output": "query_heads", "dq": "query_heads", "dk": "kv_heads", "dv": "kv_heads"}
 
 
 def write(case: Case, property_: Property, subject: Subject, path: Path) -> Path | None:
@@ -92,7 +90,7 @@ def _worst_call(
     Returns three None if the property measures no element, if the kernel is called once per head, or if no call
     returned the element.
     """
-    if worst is None or shown.looped:
+    if worst is None or not shown.calls_once:
         return None, None, None
     for number, call in reversed(list(enumerate(calls))):
         part = _part_of(worst.quantity, call)
@@ -113,11 +111,10 @@ def _part_of(quantity: str, call: Call) -> int | None:
 def _place(worst: WorstElement, shown: Presentation, call: Call, number: int) -> tuple[int, ...] | None:
     """Return the index of the worst element in a returned tensor; None if the tensor does not contain it."""
     part = call.parts[number]
-    numbered = np.arange(part.size).reshape(part.shape)
-    if worst.quantity in PRESENTED:
-        if part.ndim != len(shown.axes):
-            return None
-        numbered = shown.back(numbered, call.options.get(PRESENTED[worst.quantity], 1))
+    try:
+        numbered = shown.read_in_call(worst.quantity, np.arange(part.size).reshape(part.shape), call.options)
+    except ValueError:  # the tensor has another number of axes than an answer
+        return None
     if len(worst.index) != numbered.ndim or any(i >= n for i, n in zip(worst.index, numbered.shape, strict=True)):
         return None
     return tuple(int(i) for i in np.unravel_index(numbered[worst.index], part.shape))

@@ -52,7 +52,7 @@ def _shape(seen: Look, name: str) -> tuple[int, ...]:
     """Return the shape that the kernel must return in one call."""
     shown = seen.subject.presentation
     part = next(shown.parts(seen.problem))
-    return shown.shape(part.output_shape) if name == "out" else part.score_shape[len(shown.looped) : 3]
+    return shown.shape(part, "output" if name == "out" else name)
 
 
 def _explain_order(seen: Look, out: Any) -> None:
@@ -62,13 +62,13 @@ def _explain_order(seen: Look, out: Any) -> None:
     if other is None or out.ndim != 4:
         return
     values = subject.framework.take(out)
-    if tuple(out.shape) == own.shape(problem.output_shape):  # the log-sum-exp has another shape than it must have
-        readings.explain_swap(subject, problem, own.back(values, problem.query_heads))
-    elif tuple(out.shape) == PRESENTATIONS[other].shape(problem.output_shape):
-        output = PRESENTATIONS[other].back(values, problem.query_heads)
+    if tuple(out.shape) == own.shape(problem, "output"):  # the log-sum-exp has another shape than it must have
+        readings.explain_swap(subject, problem, own.taken(problem, "output", values))
+    elif tuple(out.shape) == PRESENTATIONS[other].shape(problem, "output"):
+        output = PRESENTATIONS[other].taken(problem, "output", values)
         if is_right(subject, problem, {"output": output}):
-            axes = ", ".join(own.axes)
-            cause = f"its output has heads and lengths swapped: it is right as {other}, and must be [{axes}] as q is"
+            says = f"it is right as {other}, and must be [{own.layout}] as q is"
+            cause = f"its output has heads and lengths swapped: {says}"
             raise MisfitError(subject.kernel, cause, "return out.swapaxes(1, 2)")
 
 

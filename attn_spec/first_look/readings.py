@@ -42,17 +42,15 @@ def explain_swap(subject: Subject, problem: Problem, output: np.ndarray) -> None
     if kernel.presentation not in ALIKE or problem.projects:
         return
     own, other = subject.presentation, PRESENTATIONS[ALIKE[kernel.presentation]]
-    heads = other.axes.index("H")
 
-    def read(x: np.ndarray) -> np.ndarray:
-        handed = own.hand(x)
-        return other.back(handed, handed.shape[heads])
+    def read(name: str, x: np.ndarray) -> np.ndarray:
+        return other.read(name, own.shown(name, x))
 
     try:
-        swapped = problem.replace(**{name: read(getattr(problem, name)) for name in ("q", "k", "v")})
+        swapped = problem.replace(**{name: read(name, getattr(problem, name)) for name in ("q", "k", "v")})
     except ProblemError:  # head counts do not divide, or an option's tensor does not fit
         return
-    if is_right(subject, swapped, {"output": read(output)}):
+    if is_right(subject, swapped, {"output": read("output", output)}):
         raise MisfitError(kernel, *_presented(kernel, ALIKE[kernel.presentation]))
 
 
@@ -64,8 +62,8 @@ def presentations(kernel: Kernel) -> Iterator[tuple[Kernel, str, str]]:
 
 
 def _presented(kernel: Kernel, other: str) -> tuple[str, str]:
-    axes = {name: ", ".join(PRESENTATIONS[name].axes) for name in (other, kernel.presentation)}
-    cause = f"it takes tensors [{axes[other]}], {PRESENTATIONS[other].says}, and is given [{axes[kernel.presentation]}]"
+    meant, given = PRESENTATIONS[other], PRESENTATIONS[kernel.presentation]
+    cause = f"it takes tensors [{meant.layout}], {meant.says}, and is given [{given.layout}]"
     return cause, declaring(kernel, presentation=other)
 
 

@@ -24,15 +24,11 @@ def tensors(
     q, k and v have the axes of the ``presentation``, options have the axes of their rows. Raises :class:`KernelError`
     for a presentation that passes one batch entry or head at a time, and :class:`FrameworkError`.
     """
-    whole = {name: row for name, row in PRESENTATIONS.items() if not row.looped}
+    whole = {name: row for name, row in PRESENTATIONS.items() if row.calls_once}
     if presentation not in whole:
         raise KernelError(f"presentation must be one of {', '.join(whole)} here, not {presentation!r}")
-    give, order = frameworks.framework(framework).give, whole[presentation]
-    made = {name: give(order.hand(getattr(problem, name)), problem.dtype, device) for name in ("q", "k", "v")}
-    for name, row in OPTIONS.items():
-        if row.tensor is not None and (value := getattr(problem, name)) is not None:
-            made[name] = give(value, problem.dtype_of(name), device)
-    return made
+    give, handed = frameworks.framework(framework).give, whole[presentation].handed(problem)
+    return {name: give(x, problem.dtype_of(name), device) for name, x in handed.tensors.items()}
 
 
 def run(problem: Problem, kernel: Kernel | str | Callable[..., Any], *, device: str = "cpu", **declared: Any) -> Answer:

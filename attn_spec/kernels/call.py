@@ -137,7 +137,7 @@ def call(q: Any, k: Any, v: Any, *, presentation: str = "BHSD", **words: Any) ->
     # `shape` of a tensor without values may raise an error of its library, so `tensor_of` comes first.
     q, k, v = (tensor_of(name, x) if hasattr(type(x), "shape") else x for name, x in (("q", q), ("k", k), ("v", v)))
     order = _presentation(presentation, {"q": q, "k": k, "v": v})
-    q, k, v = (_view(order, name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+    q, k, v = (order.read(name, tensor_of(name, x)) for name, x in (("q", q), ("k", k), ("v", v)))
     _check_shapes(q.shape, k.shape, v.shape)
     dtype = _common_dtype(q=q, k=k, v=v)
     options = _options(words, {"B": q.shape[0], "H": q.shape[1], "Q": q.shape[2], "K": k.shape[2]})
@@ -161,7 +161,7 @@ def answered(made: Call, **tensors: Any) -> dict[str, Any]:
         raise CallError(f"lse must have the shape {wanted} here, not {tuple(found['lse'].shape)}")
     if "output" in found:
         output = checked(made, "output", found["output"], made.output_shape)
-        found["output"] = made.presentation.back(output, made.output_shape[1])
+        found["output"] = made.presentation.read("output", output)
     return found
 
 
@@ -169,9 +169,9 @@ def checked(made: Call, name: str, x: Any, wanted: tuple[int, ...]) -> Any:
     """Return the tensor ``x`` if it has the shape ``wanted`` [B, H, S, D] in the presentation. Raises
     :class:`CallError`.
     """
-    shape, own = tuple(x.shape), made.presentation.shape(tuple(wanted))
+    shape, own = tuple(x.shape), made.presentation.layout.shape(tuple(wanted))
     if shape != own:
-        fitting = [other for other, row in presentations().items() if row.shape(tuple(wanted)) == shape]
+        fitting = [other for other, row in presentations().items() if row.layout.shape(tuple(wanted)) == shape]
         also = f"; that is its shape in the presentation {fitting[0]}" if fitting else ""
         raise CallError(f"{name} must have the shape {own} here, not {shape}{also}")
     return x
@@ -206,13 +206,8 @@ def _presentation(name: str, tensors: Mapping[str, Any]) -> Presentation:
 
 
 def presentations() -> dict[str, Presentation]:
-    """Return the presentations with four axes, by name."""
-    return {name: row for name, row in PRESENTATIONS.items() if not row.looped and not row.joins_heads}
-
-
-def _view(order: Presentation, name: str, x: Any) -> Any:
-    found = tensor_of(name, x)
-    return order.back(found, found.shape[order.axes.index("H")])
+    """Return the presentations whose tensors are views of [B, H, S, D], by name."""
+    return {name: row for name, row in PRESENTATIONS.items() if row.is_view}
 
 
 def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> None:

@@ -198,7 +198,7 @@ def _check(declared: Kernel) -> None:
         if value not in allowed:
             raise KernelError(f"{declared.name}: {name} must be one of {', '.join(allowed)}, not {value!r}")
     of_heads = sorted({"gqa", "query_projection"} & declared.supports)
-    if of_heads and "H" in PRESENTATIONS[declared.presentation].looped:
+    if of_heads and PRESENTATIONS[declared.presentation].of_one_head:
         raise KernelError(
             f"{declared.name} is given one head at a time, so it cannot declare {of_heads[0]}; leave {of_heads[0]} out"
         )

@@ -86,7 +86,7 @@ def pulled(made: Call, gradients: Mapping[str, Any], dout: Any, dlse: Any) -> Pu
         raise CallError(f"gradients must be some of {', '.join(BACKWARD)}, not {', '.join(unknown) or 'none'}")
     for name, x in found.items():
         if name in shapes:
-            found[name] = made.presentation.back(checked(made, name, x, shapes[name]), shapes[name][1])
+            found[name] = made.presentation.read(name, checked(made, name, x, shapes[name]))
         else:
             found[name] = _of_option(made, name, x)
     cotangent = checked(made, "dout", tensor_of("dout", dout), made.output_shape)
@@ -95,7 +95,7 @@ def pulled(made: Call, gradients: Mapping[str, Any], dout: Any, dlse: Any) -> Pu
         raise CallError(f"dlse must have the shape {tuple(made.output_shape[:3])} here, not {tuple(dL.shape)}")
     return Pulled(
         made=made,
-        cotangent=made.presentation.back(cotangent, made.output_shape[1]),
+        cotangent=made.presentation.read("output", cotangent),
         lse_cotangent=dL,
         found=found,
     )

@@ -63,11 +63,11 @@ class AsGiven(Arguments):
 
         ``place`` is an index of the output in the axes of the presentation, or of the LSE [B, H, S].
         """
-        at = dict(zip(self.presentation if len(place) == 4 else "BHS", place, strict=True))
 
         def of(made: Call) -> tuple[Part, int]:
             answer = answered(made, output=self.output, lse=self.lse)
-            return made.part(answer, at["B"], 0 if made.layer else at["H"]), at["S"]
+            b, h, row, *_ = made.presentation.index("output" if len(place) == 4 else "lse", place)
+            return made.part(answer, b, 0 if made.layer else h), row
 
         return self.read(of)
 
@@ -85,10 +85,12 @@ class GradientsAsGiven(Arguments):
 
         For gradients of q, k and v ``place`` is in the axes of the presentation.
         """
-        at = dict(zip(self.presentation if quantity in ("dq", "dk", "dv") else "BHSD", place, strict=True))
-        return self.read(
-            lambda made: pulled(made, self.gradients, self.dout, self.dlse).with_element(quantity, at["B"], at["H"])
-        )
+
+        def of(made: Call) -> GradientPart:
+            b, h, *_ = made.presentation.index(quantity, place)
+            return pulled(made, self.gradients, self.dout, self.dlse).with_element(quantity, b, h)
+
+        return self.read(of)
 
 
 def other_calls(asked: Given) -> Iterator[tuple[str, Given]]:

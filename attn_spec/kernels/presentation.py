@@ -1,21 +1,39 @@
-"""Presentations of q, k, v to a kernel, and of its output and gradients: the order and the number of their axes.
+"""Presentations of a whole call: from a problem to the arguments of a kernel, and from its answer to the problem.
 
 In a presentation without the batch axis, or without batch and head axes, the kernel is called once for each entry.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from attn_spec.kernels import memory
+from attn_spec.kernels.layout import Layout
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.quantities import QUANTITIES
 
-#: Axes of q, k, v, O and their gradients inside attn-spec.
-AXES = "BHSD"
+#: Tensors and quantities in the presentation's layout, each with the argument that has its number of heads if heads are
+#: joined. All others have their own axes [B, H, ..], without those that the layout lacks.
+LAID_OUT = {
+    **dict.fromkeys(("q", "output", "dq"), "query_heads"),
+    **dict.fromkeys(("k", "v", "dk", "dv"), "kv_heads"),
+}
+
+
+@dataclass(frozen=True)
+class Handed:
+    """The arguments of one call, by attn-spec's own names."""
+
+    #: Arrays of q, k, v and the options in use, with the axes that the kernel sees.
+    tensors: dict[str, np.ndarray]
+    #: Keyword arguments that the presentation adds.
+    further: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,95 +42,122 @@ class Presentation:
 
     #: Axes of the tensors that a kernel is given, in words.
     says: str
-    #: Axes of a tensor in terms of AXES; two letters in one name are one joined axis, the second varying fastest.
-    axes: tuple[str, ...]
+    #: Layout of q, k, v, the output and their gradients.
+    layout: Layout
 
     @property
-    def looped(self) -> str:
-        """Axes over which the kernel is called once per entry: none, "B" or "BH"."""
-        return "".join(axis for axis in AXES if axis not in "".join(self.axes))
+    def calls_once(self) -> bool:
+        """True if one call is given a whole problem; else each is given one batch entry or one head."""
+        return not self.layout.lacks
 
     @property
-    def joins_heads(self) -> bool:
-        """True if heads and dimensions are one axis, so that the kernel needs the numbers of heads as arguments."""
-        return "HD" in self.axes
-
-    def places(self, names: str) -> tuple[int, ...]:
-        """Return the indices of the named axes; axes that a kernel does not see as axes of their own are left out."""
-        return tuple(self.axes.index(name) for name in names if name in self.axes)
+    def is_view(self) -> bool:
+        """True if the kernel sees the axes of a problem in another order, so that reading a tensor copies nothing."""
+        return self.calls_once and not self.layout.joins_heads
 
     @property
-    def _order(self) -> str:
-        """Letters of the axes, the looped ones first."""
-        return self.looped + "".join(self.axes)
+    def of_one_head(self) -> bool:
+        """True if each call is given one head of one batch entry."""
+        return "H" in self.layout.lacks
 
-    def hand(self, x: Any) -> Any:
-        """Return an array or tensor [B, H, S, D] in the presentation; each looped axis must have one entry."""
-        return self.rows(_reordered(x, AXES, self._order)).reshape(self.shape(tuple(x.shape)))
+    def handed(self, problem: Problem) -> Handed:
+        """Return the arguments of a call for one of the :meth:`parts` of a problem."""
+        tensors = [name for name, row in OPTIONS.items() if row.tensor is not None]
+        given = {name: getattr(problem, name) for name in ("q", "k", "v", *tensors)}
+        heads = {"query_heads": problem.query_heads, "kv_heads": problem.kv_heads}
+        return Handed(
+            {name: self.shown(name, x) for name, x in given.items() if x is not None},
+            heads if self.layout.joins_heads else {},
+        )
 
-    def rows(self, x: Any) -> Any:
-        """Return an array [B, H, ..] without the looped axes, each of which must have one entry."""
-        return x[(0,) * len(self.looped)]
+    def shape(self, problem: Problem, name: str) -> tuple[int, ...]:
+        """Return the shape in a call for ``problem`` of a tensor or quantity."""
+        shape = _shape(problem, name)
+        return self.layout.shape(shape) if name in LAID_OUT else shape[len(self.layout.lacks) :]
 
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape in the presentation of a tensor of shape [B, H, S, D]."""
-        lengths = dict(zip(AXES, shape, strict=True))
-        return tuple(math.prod(lengths[axis] for axis in joined) for joined in self.axes)
+    def taken(self, problem: Problem, name: str, x: Any) -> Any:
+        """Return a quantity that a call for ``problem`` returned, with the axes [B, H, ..] of the problem."""
+        return self.read(name, x, heads=_shape(problem, name)[1])
 
-    def all_rows(self, x: Any) -> Any:
-        """Return an array with the looped axes added, each with one entry; the inverse of :meth:`rows`."""
-        return x[(None,) * len(self.looped)]
+    def shown(self, name: str, x: Any) -> Any:
+        """Return a tensor or quantity [B, H, ..] of one call as the kernel sees it."""
+        return self.layout.shown(x) if name in LAID_OUT else self.layout.without_lacking(x)
 
-    def back(self, x: Any, heads: int) -> Any:
-        """Return an array or tensor of the presentation as [B, H, S, D] with ``heads`` heads; the inverse of
-        :meth:`hand`.
+    def read(self, name: str, x: Any, heads: int = 1) -> Any:
+        """Return a tensor or quantity that a kernel sees with its axes [B, H, ..]; the inverse of :meth:`shown`.
+
+        ``heads`` is its number of heads, which is needed if they are joined.
         """
-        lengths = dict.fromkeys(self.looped, 1)
-        for joined, length in zip(self.axes, x.shape, strict=True):
-            lengths |= {"H": heads, "D": length // heads} if joined == "HD" else {joined: length}
-        return _reordered(x.reshape([lengths[axis] for axis in self._order]), self._order, AXES)
+        return self.layout.read(x, heads) if name in LAID_OUT else self.layout.with_lacking(x)
+
+    def read_in_call(self, name: str, x: Any, arguments: Mapping[str, Any]) -> Any:
+        """Return what :meth:`read` returns, with the number of heads from the keyword arguments of the call.
+
+        The tensors of a layer have one head, which its projections map to several.
+        """
+        projects = arguments.get("query_projection") is not None
+        return self.read(name, x, heads=1 if projects else arguments.get(LAID_OUT.get(name, ""), 1))
+
+    def place(self, name: str, index: tuple[int, ...]) -> tuple[int, ...]:
+        """Return where the kernel sees the element at ``index`` [b, h, ..]; the presentation :attr:`is_view`."""
+        return self.layout.place(index) if name in LAID_OUT else index
+
+    def index(self, name: str, place: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the index [b, h, ..] of the element at ``place``; the inverse of :meth:`place`."""
+        return self.layout.index(place) if name in LAID_OUT else place
 
     def parts(self, problem: Problem) -> Iterator[Problem]:
         """Yield the problems that a kernel is called for, in the order of batch entries and heads."""
-        entries = range(problem.batch) if "B" in self.looped else [None]
+        entries = [None] if self.calls_once else range(problem.batch)
         for entry in entries:
             one = problem if entry is None else problem.take("B", [entry])
-            heads = range(problem.kv_heads) if "H" in self.looped else [None]
+            heads = range(problem.kv_heads) if self.of_one_head else [None]
             yield from (one if head is None else one.take("H", [head]) for head in heads)
 
     def shares(self, name: str, problem: Problem) -> bool:
         """Return whether several calls share an option's tensor, so that its gradient is a sum over these calls."""
-        broadcast = [axis for axis in problem.broadcast_axes(name) if axis < len(self.looped)]
+        broadcast = [axis for axis in problem.broadcast_axes(name) if axis < len(self.layout.lacks)]
         return any(problem.score_shape[axis] > 1 for axis in broadcast)
 
-    def part(self, values: np.ndarray, number: int) -> np.ndarray:
-        """Return the elements of an array [B, H, ..] that belong to the ``number``-th call."""
-        if not self.looped:
-            return values
-        entry, head = divmod(number, values.shape[1]) if "H" in self.looped else (number, slice(None))
-        return values[entry : entry + 1, head : head + 1] if isinstance(head, int) else values[entry : entry + 1]
+    def cotangent(self, name: str, values: np.ndarray, number: int) -> np.ndarray:
+        """Return the part of the cotangent [B, H, ..] of a quantity that the ``number``-th call is given."""
+        if self.of_one_head:
+            entry, head = divmod(number, values.shape[1])
+            values = values[entry : entry + 1, head : head + 1]
+        elif not self.calls_once:
+            values = values[number : number + 1]
+        return self.shown(name, values)
 
-    def whole(self, parts: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-        """Return the parts of all calls joined to an array of ``shape`` [B, H, ..]."""
+    def whole(self, problem: Problem, name: str, parts: list[np.ndarray]) -> np.ndarray:
+        """Return a quantity of the problem [B, H, ..] from those of the calls for its parts."""
+        shape = _shape(problem, name)
         return np.concatenate(parts).reshape(shape) if parts else np.zeros(shape)
 
+    def expanding(self, axes: str) -> Callable[[Any], Any]:
+        """Return a function that expands the first entry along the named axes of a tensor, see ``memory.expanded``."""
+        return partial(memory.expanded, axes=self.layout.places(axes))
 
-def _reordered(x: Any, given: str, wanted: str) -> Any:
-    """Return an array or tensor whose axes are named ``given``, with its axes in the order ``wanted``."""
-    now = list(given)
-    for place, axis in enumerate(wanted):
-        other = now.index(axis)
-        if other != place:
-            x = x.swapaxes(place, other)
-            now[place], now[other] = now[other], now[place]
-    return x
+    def spreading(self, axes: str) -> list[Callable[[Any], Any]]:
+        """Return for each named axis a function that puts its entries far apart, see ``memory.far_apart``."""
+        return [partial(memory.far_apart, axis=place) for place in self.layout.places(axes)]
+
+
+def _shape(problem: Problem, name: str) -> tuple[int, ...]:
+    """Return the shape [B, H, ..] of a tensor or quantity of a problem."""
+    forward: dict[str, tuple[int, ...]] = {"output": problem.output_shape, "lse": problem.score_shape[:3]}
+    tensor = QUANTITIES[name].gradient_of if name in QUANTITIES else name
+    return forward[name] if name in forward else getattr(problem, str(tensor)).shape
+
+
+def _presentation(says: str, *axes: str) -> Presentation:
+    return Presentation(says=says, layout=Layout(axes))
 
 
 #: Every presentation by the name a kernel declares.
 PRESENTATIONS: dict[str, Presentation] = {
-    "BHSD": Presentation(says="batch, heads, length, dimension", axes=("B", "H", "S", "D")),
-    "BSHD": Presentation(says="batch, length, heads, dimension", axes=("B", "S", "H", "D")),
-    "BS(HD)": Presentation(says="batch, length, the dimensions of all heads side by side", axes=("B", "S", "HD")),
-    "HSD": Presentation(says="one batch entry at a time: heads, length, dimension", axes=("H", "S", "D")),
-    "SD": Presentation(says="one head at a time: length, dimension", axes=("S", "D")),
+    "BHSD": _presentation("batch, heads, length, dimension", "B", "H", "S", "D"),
+    "BSHD": _presentation("batch, length, heads, dimension", "B", "S", "H", "D"),
+    "BS(HD)": _presentation("batch, length, the dimensions of all heads side by side", "B", "S", "HD"),
+    "HSD": _presentation("one batch entry at a time: heads, length, dimension", "H", "S", "D"),
+    "SD": _presentation("one head at a time: length, dimension", "S", "D"),
 }

@@ -22,7 +22,7 @@ from attn_spec.kernels.global_state import restoring
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process, failed
-from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
+from attn_spec.kernels.presentation import PRESENTATIONS, Handed, Presentation
 from attn_spec.kernels.time_limit import OutOfTime, time_limit
 from attn_spec.numbers import bits
 from attn_spec.problem.conventions import Conventions
@@ -91,8 +91,9 @@ class Subject:
         """
 
         def answer(part: Problem) -> Answer:
-            tensors, options = self._tensors(part, arrange), self._options(part, arrange_options)
-            return self._answer(part, tensors, options, self._call(tensors, options))
+            handed = self.presentation.handed(part)
+            tensors, options = self._tensors(handed, arrange), self._options(part, handed, arrange_options)
+            return self._answer(part, handed, tensors, options, self._call(tensors, options))
 
         return self._joined(problem, answer)
 
@@ -102,9 +103,10 @@ class Subject:
         """
 
         def answer(part: Problem) -> Answer:
-            tensors, options = self._tensors(part), self._options(part)
+            handed = self.presentation.handed(part)
+            tensors, options = self._tensors(handed), self._options(part, handed)
             result, _ = self._record(tensors, options, tensors)
-            return self._answer(part, tensors, options, result)
+            return self._answer(part, handed, tensors, options, result)
 
         return self._joined(problem, answer)
 
@@ -127,19 +129,20 @@ class Subject:
         return self._whole(problem, [answer(part) for part in self.presentation.parts(self._merged(problem))])
 
     def _whole(self, problem: Problem, answers: list[Answer]) -> Answer:
-        shapes: dict[str, tuple[int, ...]] = {"output": problem.output_shape, "lse": problem.score_shape[:3]}
-        given = shapes if self.supports("lse") else ["output"]
-        return {name: self.presentation.whole([one[name] for one in answers], shapes[name]) for name in given}
+        names = ("output", "lse") if self.supports("lse") else ("output",)
+        return {name: self.presentation.whole(problem, name, [one[name] for one in answers]) for name in names}
 
-    def _answer(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any], result: Any) -> Answer:
+    def _answer(
+        self, problem: Problem, handed: Handed, tensors: dict[str, Any], options: dict[str, Any], result: Any
+    ) -> Answer:
         out, lse = returned.out_and_lse(result)
         if not self.supports("lse"):
             lse = None  # a second result may be anything, weights for instance
         elif lse is None:
             raise Misbehaviour("the kernel declares lse but returned no (out, lse) pair")
-        self._check_inputs_untouched(problem, tensors, options)
-        output = {"output": self._vectors("out", out, problem.output_shape, self.contract.output)}
-        return output if lse is None else output | {"lse": self._unlooped("lse", lse, problem.score_shape[:3], None)}
+        self._check_inputs_untouched(handed, tensors, options)
+        output = {"output": self._taken(problem, "output", out, self.contract.output)}
+        return output if lse is None else output | {"lse": self._taken(problem, "lse", lse, None)}
 
     def gradients(self, problem: Problem, cotangent: np.ndarray, **further: Any) -> dict[str, bits.Values]:
         """Return the gradients of :meth:`both_passes`, which describes the arguments."""
@@ -167,18 +170,18 @@ class Subject:
         found: dict[str, list[np.ndarray]] = {name: [] for name in names}
         answers = []
         for number, part in enumerate(self.presentation.parts(self._merged(problem))):
-            dO = self.presentation.part(cotangent, number)
-            dL = None if lse_cotangent is None else self.presentation.part(lse_cotangent, number)
-            tensors, options = self._tensors(part, arrange_inputs), self._options(part)
-            cotangents = [arrange(self._given(self.presentation.hand(dO), dtype=self.contract.output))]
-            if dL is not None:
-                cotangents.append(self._given(self.presentation.rows(dL), dtype=self.contract.lse))
+            handed = self.presentation.handed(part)
+            tensors, options = self._tensors(handed, arrange_inputs), self._options(part, handed)
+            dO = self.presentation.cotangent("output", cotangent, number)
+            cotangents = [arrange(self._given(dO, self.contract.output))]
+            if lse_cotangent is not None:
+                dL = self.presentation.cotangent("lse", lse_cotangent, number)
+                cotangents.append(self._given(dL, self.contract.lse))
             result, gradients = self._gradients(tensors, options, names, cotangents)
-            answers.append(self._answer(part, tensors, options, result))
+            answers.append(self._answer(part, handed, tensors, options, result))
             for name in names:
-                found[name].append(self._gradient(name, gradients.get(name), getattr(part, name).shape))
-        shapes = {name: getattr(problem, name).shape for name in names}
-        whole = {f"d{name}": self.presentation.whole(parts, shapes[name]) for name, parts in found.items()}
+                found[name].append(self._gradient(part, name, gradients.get(name)))
+        whole = {f"d{name}": self.presentation.whole(problem, f"d{name}", parts) for name, parts in found.items()}
         return self._whole(problem, answers), whole
 
     def _gradients(
@@ -231,13 +234,12 @@ class Subject:
             self.framework.wait(self.device, found)
         return result, returned.gradients(found, names)
 
-    def _gradient(self, name: str, tensor: Any, shape: tuple[int, ...]) -> bits.Values:
+    def _gradient(self, problem: Problem, name: str, tensor: Any) -> bits.Values:
         """Return the values of a gradient; zeros for None, which a framework returns for an input without influence."""
         if tensor is None:
-            return np.zeros(shape)
+            return np.zeros(getattr(problem, name).shape)
         dtype = self.kernel.option_dtypes.get(name, self.contract.gradients)
-        taken = self._unlooped if name in OPTIONS else self._vectors
-        return taken(f"d{name}", tensor, shape, dtype)
+        return self._taken(problem, f"d{name}", tensor, dtype)
 
     def _call(self, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
         with self._guarded("call"):
@@ -260,7 +262,7 @@ class Subject:
                 end_process(f"{told}; no call of this process can use {self.device} any more")
             raise told from error
 
-    def _options(self, problem: Problem, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
+    def _options(self, problem: Problem, handed: Handed, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
         """Return the keyword arguments that differ from their defaults, under the callable's own spellings; dropout is
         off.
         """
@@ -270,48 +272,36 @@ class Subject:
             taken = self.supports(name) or name == self.kernel.merge
             if not taken or value is None or (row.tensor is None and value == default):
                 continue
-            active[name] = value if row.tensor is None else arrange(self._given_option(name, value))
+            if row.tensor is not None:
+                value = arrange(self._given(handed.tensors[name], self.kernel.option_dtypes.get(name, self.dtype)))
+            active[name] = value
         spelled = {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
-        spelled = {**self.kernel.without_dropout, **self.kernel.passed_off(problem.options()), **spelled}
-        heads = {"query_heads": problem.query_heads, "kv_heads": problem.kv_heads}
-        return spelled | heads if self.presentation.joins_heads else spelled
+        off = self.kernel.passed_off(problem.options())
+        return {**self.kernel.without_dropout, **off, **spelled, **handed.further}
 
     def _gqa_flag(self, problem: Problem) -> dict[str, bool]:
         grouped = problem.group != 1 and not problem.projects
         return {"enable_gqa": True} if grouped and "enable_gqa" in self.kernel.parameters else {}
 
-    def _tensors(self, problem: Problem, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
-        return {n: arrange(self._given(self.presentation.hand(getattr(problem, n)))) for n in ("q", "k", "v")}
+    def _tensors(self, handed: Handed, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
+        return {name: arrange(self._given(handed.tensors[name], self.dtype)) for name in ("q", "k", "v")}
 
-    def _given(self, values: np.ndarray, dtype: str | None = None) -> Any:
+    def _given(self, values: np.ndarray, dtype: str) -> Any:
         """Return a new tensor of the kernel's framework."""
-        return self.framework.give(values, dtype or self.dtype, self.device)
+        return self.framework.give(values, dtype, self.device)
 
-    def _given_option(self, name: str, value: np.ndarray) -> Any:
-        """Return the tensor of an option, in its own dtype."""
-        return self._given(self.presentation.rows(value), self.kernel.option_dtypes.get(name))
+    def _taken(self, problem: Problem, name: str, tensor: Any, dtype: str | None) -> bits.Values:
+        """Return the values [B, H, ..] of a quantity that the kernel returned. Raises :class:`Misbehaviour`."""
+        shape, called = self.presentation.shape(problem, name), "out" if name == "output" else name
+        found = returned.values(called, tensor, shape=shape, dtype=dtype, own=self.framework, device=self.device)
+        return self.presentation.taken(problem, name, found)
 
-    def _vectors(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str) -> bits.Values:
-        """Return the values [B, H, S, D] of a result in the kernel's presentation."""
-        return self.presentation.back(self._values(name, tensor, self.presentation.shape(shape), dtype), heads=shape[1])
-
-    def _unlooped(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str | None) -> bits.Values:
-        """Return the values [B, H, ..] of a result with the axes in that order, whatever the presentation.
-
-        The kernel's own result lacks the looped axes.
-        """
-        return self._values(name, tensor, shape[len(self.presentation.looped) :], dtype).reshape(shape)
-
-    def _values(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str | None) -> bits.Values:
-        return returned.values(name, tensor, shape=shape, dtype=dtype, own=self.framework, device=self.device)
-
-    def _check_inputs_untouched(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any]) -> None:
-        given = {name: (tensor, self.presentation.hand(getattr(problem, name))) for name, tensor in tensors.items()}
-        keywords = {name: self.kernel.keyword(name) for name, row in OPTIONS.items() if row.tensor is not None}
-        for name in [name for name, keyword in keywords.items() if keyword in options]:
-            given[name] = options[keywords[name]], self.presentation.rows(getattr(problem, name))
-        for name, (tensor, before) in given.items():
-            now = self.framework.take(tensor).astype(np.float64)
+    def _check_inputs_untouched(self, handed: Handed, tensors: dict[str, Any], options: dict[str, Any]) -> None:
+        for name, before in handed.tensors.items():
+            given, keyword = (options, self.kernel.keyword(name)) if name in OPTIONS else (tensors, name)
+            if keyword not in given:
+                continue
+            now = self.framework.take(given[keyword]).astype(np.float64)
             now = now[(None,) * (before.ndim - now.ndim)]  # a mask may have been passed with two axes
             if now.shape != before.shape or not bits.identical(now, before.astype(np.float64)).all():
                 raise Misbehaviour(f"the kernel changed its input {name} in place; it must leave its inputs alone")

@@ -24,7 +24,7 @@ def presentation(kernel: Kernel, dtype: str) -> Finding:
 
     Presentations that hand over a whole problem are tried first, those that loop over heads only if none of them fits.
     """
-    whole = [name for name, row in PRESENTATIONS.items() if not row.looped]
+    whole = [name for name, row in PRESENTATIONS.items() if row.calls_once]
     why = ""
     for names in (whole, [name for name in PRESENTATIONS if name not in whole]):
         found = {name: _answered(kernel, dtype, name) for name in names}

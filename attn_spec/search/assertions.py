@@ -114,7 +114,7 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
     may overflow.
     """
     found = strategies.problems(subject, backward=True, **drawn)
-    if subject.presentation.looped or subject.kernel.merge:
+    if not subject.presentation.calls_once or subject.kernel.merge:
         found = found.filter(lambda problem: not subject.sums_gradient_of("bias", problem))
     if named_by([replaces_score]) & subject.kernel.supports:
         found = found.filter(lambda problem: not has_unknown_operands(subject, problem))

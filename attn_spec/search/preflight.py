@@ -46,7 +46,7 @@ class PlainCallError(KernelError):
         kernel = subjects[0].kernel
         dtypes = {reason: [dtype for dtype in failures if failures[dtype] == reason] for reason in failures.values()}
         reasons = "\n".join(f"  {', '.join(found)}: {reason}" for reason, found in dtypes.items())
-        shape = subjects[0].presentation.shape(plain(kernel, "float32").q.shape)
+        shape = subjects[0].presentation.shape(plain(kernel, "float32"), "q")
         super().__init__(
             f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
             f"It is given q, k, v of shape {shape} ({kernel.presentation}); if it needs more, wrap it in a function "

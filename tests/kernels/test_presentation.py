@@ -1,5 +1,8 @@
 """Every presentation hands over the same numbers and takes them back, whatever the order and number of its axes."""
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +11,7 @@ from attn_spec.emulation.backward import TiledGradients
 from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.layout import Layout
 from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
@@ -36,8 +40,8 @@ HANDED = {
 def test_what_a_kernel_is_handed(name):
     x = ONE if name == "SD" else TWO
 
-    assert PRESENTATIONS[name].hand(x).tolist() == HANDED[name].tolist()
-    assert PRESENTATIONS[name].shape(x.shape) == HANDED[name].shape
+    assert PRESENTATIONS[name].shown("q", x).tolist() == HANDED[name].tolist()
+    assert PRESENTATIONS[name].layout.shape(x.shape) == HANDED[name].shape
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
@@ -45,7 +49,7 @@ def test_it_is_taken_back(name, kind):
     x = ONE if name == "SD" else TWO
     shown = PRESENTATIONS[name]
 
-    assert np.asarray(shown.back(shown.hand(kind(x.copy())), heads=x.shape[1])).tolist() == x.tolist()
+    assert np.asarray(shown.read("q", shown.shown("q", kind(x.copy())), heads=x.shape[1])).tolist() == x.tolist()
 
 
 def test_every_part_of_a_problem_is_solved_and_the_whole_is_put_together(name):
@@ -130,3 +134,54 @@ def test_a_bias_that_is_merged_with_a_larger_mask_has_no_gradient_of_its_own():
 
     assert "dbias" not in Subject(kernel, "float32").gradients(problem, np.ones((2, 3, 4, 2)))
     assert "dbias" in Subject(kernel, "float32").gradients(problem.replace(mask=None), np.ones((2, 3, 4, 2)))
+
+
+#: The two files that know in which order a kernel sees the axes of its tensors.
+HOME = {"attn_spec/kernels/layout.py", "attn_spec/kernels/presentation.py"}
+#: Words of a layout that others may ask for: a shape names no axis.
+ASKED = {"shape"}
+ORDERS = ("BHSD", "BSHD", "BHS")
+
+
+def asks_for_a_place(node):
+    """Return whether a node asks for the place of an axis: from a layout, or from the letters of an order of axes."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == "layout":
+        return hasattr(Layout, node.attr) and node.attr not in ASKED
+    if isinstance(node, ast.ImportFrom):
+        return node.module == Layout.__module__
+    if isinstance(node, ast.Call):
+        name, of = getattr(node.func, "id", None), getattr(node.func, "value", None)
+        read = node.args if name in ("zip", "enumerate") else [of]
+    else:
+        read = [node.value] if isinstance(node, ast.Subscript) else []
+    return any(isinstance(text, ast.Constant) and text.value in ORDERS for text in read)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("own.presentation.layout.places('H')", True),
+        ("shown.layout.lacks", True),
+        ("from attn_spec.kernels.layout import AXES", True),
+        ("dict(zip('BHSD', at))", True),
+        ("'BSHD'.index('H')", True),
+        ("shown.layout.shape(x.shape)", False),
+        ("PRESENTATIONS['BHSD']", False),
+        ("turn.layout.name", False),
+    ],
+)
+def test_what_asks_for_the_place_of_an_axis(text, expected):
+    assert any(map(asks_for_a_place, ast.walk(ast.parse(text)))) == expected
+
+
+def test_nothing_but_presentations_asks_for_the_place_of_an_axis():
+    root = Path(__file__).parents[2]
+    files = [path for folder in ("attn_spec", "properties", "reports") for path in (root / folder).rglob("*.py")]
+    asking = {
+        path.relative_to(root).as_posix()
+        for path in files
+        if any(map(asks_for_a_place, ast.walk(ast.parse(path.read_text()))))
+    }
+
+    assert len(files) > 300
+    assert asking <= HOME, sorted(asking - HOME)

@@ -130,11 +130,11 @@ def _kernel(
     """Make a kernel of that arithmetic, with drawn conventions and options, and the options of ``beside``."""
     agreed = _conventions(rng)
     presentation = one_of(rng, ("BHSD",) * 2 + ("BSHD",) * 4 + tuple(PRESENTATIONS))
-    one_head, of_all_heads = "H" in PRESENTATIONS[presentation].looped, {*named_by([projects]), "head_widths"}
+    one_head, of_all_heads = PRESENTATIONS[presentation].of_one_head, {*named_by([projects]), "head_widths"}
     owned = {name: ABILITIES[name].of for name in SUPPORTS if name in ABILITIES and ABILITIES[name].of}
     chosen = (name for name in SUPPORTS if name not in owned)
     supports = [name for name in chosen if rng.random() < 0.85 and not (one_head and name == "gqa")]
-    supports += [name for name, of in owned.items() if of in supports and not PRESENTATIONS[presentation].looped]
+    supports += [name for name, of in owned.items() if of in supports and PRESENTATIONS[presentation].calls_once]
     declared |= {
         "supports": (*supports, *(name for name in beside if not (one_head and name in of_all_heads))),
         "conventions": agreed,
