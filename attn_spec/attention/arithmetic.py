@@ -31,6 +31,10 @@ class _Arrays(ABC):
     def complement(self, x: np.ndarray) -> np.ndarray:
         return 1 - x
 
+    def slope_of_tanh(self, s: np.ndarray, y: np.ndarray, c: np.ndarray) -> np.ndarray:  # noqa: ARG002 - y says enough
+        t = y / c
+        return 1 - t * t
+
     def gated(self, t: np.ndarray, x: np.ndarray) -> np.ndarray:
         return np.where((x > 0).astype(bool), t, self.zero)
 
@@ -71,6 +75,13 @@ class Reals(_Arrays):
     """mpf at mpmath's present precision, in object arrays [rows, columns]."""
 
     zero = mp.zero
+
+    def given(self, x: np.ndarray) -> np.ndarray:
+        """No float is rounded, whatever the precision."""
+        return entries([mp.convert(value) for value in x.ravel().tolist()], x.shape)
+
+    def inverse_root(self, n: int) -> np.ndarray:
+        return entries([1 / mp.sqrt(n)], (1, 1))
 
     def product(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return entries([[mp.fdot(row, column) for column in y.T] for row in x], (len(x), y.shape[1]))
@@ -120,6 +131,13 @@ class Balls(_Arrays):
 
     zero = arb(0)
 
+    def given(self, x: np.ndarray) -> np.ndarray:
+        """Balls of radius 0."""
+        return entries([arb(value) for value in x.ravel().tolist()], x.shape)
+
+    def inverse_root(self, n: int) -> np.ndarray:
+        return entries([arb(n).rsqrt()], (1, 1))
+
     def product(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return table(matrix_of(x) * matrix_of(y))
 
@@ -138,6 +156,12 @@ class Balls(_Arrays):
 
     def tanh(self, x: np.ndarray) -> np.ndarray:
         return entries([ball.tanh() for ball in x.ravel()], x.shape)
+
+    def slope_of_tanh(self, s: np.ndarray, y: np.ndarray, c: np.ndarray) -> np.ndarray:
+        """sech^2, of which no leading digits cancel."""
+        del y
+        ratios: Any = s / c
+        return entries([ball.sech() ** 2 for ball in ratios.ravel()], s.shape)
 
     def tables(self, turn: Rotation) -> tuple[np.ndarray, np.ndarray]:
         return _ball_tables(turn, ctx.prec)
@@ -168,6 +192,12 @@ class Floats(_Arrays):
     """float64, in arrays [.., rows, columns]."""
 
     zero = 0.0
+
+    def given(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def inverse_root(self, n: int) -> np.ndarray:
+        return np.full((1, 1), n**-0.5)
 
     def product(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return x @ y

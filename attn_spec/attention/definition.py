@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpmath import mp
 
-from attn_spec.attention.arithmetic import REALS
+from attn_spec.attention.arithmetic import REALS, entries
 from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.rotations import rotations_of
-from attn_spec.attention.scores import Pairs, parameters_of, score_of
+from attn_spec.attention.scores import parameters_of, score_of
+from attn_spec.attention.terms import ADDENDS, applied, divisor, known_to, numbers_in_head, numbers_of, scale_of
 from attn_spec.attention.weightings import weighting_of
 from attn_spec.problem.handled import check_handled
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
 
 #: Options that the formulas here evaluate, see ``problem.handled``.
-HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p", "feature_epsilon")
+HANDLES = (*known_to(REALS), "dropout_keep", "dropout_p", "feature_epsilon")
 #: Arrays by batch entry and query head.
 PerHead = dict[tuple[int, ...], np.ndarray]
 
@@ -44,30 +45,26 @@ PerHead = dict[tuple[int, ...], np.ndarray]
 def scores(problem: Problem, precision: int) -> np.ndarray:
     """Scores s [B, Hq, Sq, Sk], -inf where the key is hidden from the query."""
     check_handled(problem, HANDLES, "the definition")
-    bias = None if problem.bias is None else exact(np.broadcast_to(problem.bias, problem.score_shape))
-    slopes, distances = problem.alibi_slopes, abs(problem.distances)
-    m = None if slopes is None else exact(np.broadcast_to(slopes, (*problem.score_shape[:2], 1, 1)))
     result = np.full(problem.score_shape, mp.ninf, dtype=object)
     with mp.workprec(working_precision(problem, precision)):
-        scale = real_scale(problem)
-        q, k = operands(problem)
-        pairs = score_of(problem).pairs
-        of_pairs = {} if pairs is None else _of_pairs(problem, pairs, q, k)
-        for b, h, i, j in np.argwhere(problem.visible):
-            s = scale * (of_pairs[b, h][i, j] if of_pairs else mp.fdot(q[b, h][i], k[b, h][j]))
-            if problem.softcap is not None:
-                s = problem.softcap * mp.tanh(s / problem.softcap)
-            if bias is not None:
-                s = s + bias[b, h, i, j]
-            if m is not None:
-                s = s - m[b, h, 0, 0] * int(distances[i, j])
-            result[b, h, i, j] = s
+        dots = products(problem)
+        for at in dots:
+            *_, finished = applied(REALS, problem, dots[at], numbers_in_head(REALS, problem, *at)).values()
+            result[at][problem.visible[at]] = finished.ravel()
     return result
 
 
-def _of_pairs(problem: Problem, pairs: Pairs, q: PerHead, k: PerHead) -> PerHead:
-    """Return the score of each pair of operands, [Sq, Sk]."""
-    return {at: pairs.value(REALS, q[at], k[at], parameters(problem, *at)) for at in q}
+def products(problem: Problem) -> PerHead:
+    """Return q'.k', or what else a pair becomes, at the visible pairs of each head, [1, n]."""
+    (q, k), pairs, found = operands(problem), score_of(problem).pairs, {}
+    for at in q:
+        seen = np.argwhere(problem.visible[at])
+        if pairs is None:
+            dots = [mp.fdot(q[at][i], k[at][j]) for i, j in seen]
+        else:
+            dots = list(pairs.value(REALS, q[at], k[at], parameters(problem, *at))[problem.visible[at]])
+        found[at] = entries(dots, (1, len(seen)))
+    return found
 
 
 def weights(problem: Problem, precision: int) -> np.ndarray:
@@ -152,7 +149,7 @@ def parameters(problem: Problem, b: int, h: int) -> dict[str, Any]:
 
 def real_scale(problem: Problem) -> Any:
     """The factor on q'.k', at mpmath's present precision: a real number, 1/sqrt(D) of a product, when none is given."""
-    return 1 / mp.sqrt(problem.scale_divisor) if problem.scale is None else mp.convert(problem.scale)
+    return scale_of(REALS, problem).item()
 
 
 def working_precision(problem: Problem, precision: int) -> int:
@@ -173,14 +170,12 @@ def working_precision(problem: Problem, precision: int) -> int:
         terms *= problem.query_heads * problem.value_dim * problem.head_value_dim
     if turns := rotations_of(problem).values():  # an angle has the bits before the point of its position and its power
         product += max(magnitude(turn.positions) + max(1 - magnitude(np.array(turn.base)), 0) for turn in turns) + 2
-    added = [0] if problem.bias is None else [magnitude(problem.bias)]
-    if problem.alibi_slopes is not None:
-        added.append(magnitude(problem.alibi_slopes) + magnitude(problem.distances))
-    return precision + max(product, *added, 0) + terms.bit_length() + 16
+    if (divided_by := divisor(problem)) is not None:
+        product += max(magnitude(np.array(1 / divided_by)), 0)
+    added = sum(max(magnitude(x), 0) for x in numbers_of(problem, ADDENDS).values())
+    return precision + max(product, added, 0) + terms.bit_length() + 16
 
 
 def exact(x: np.ndarray) -> np.ndarray:
     """The values of ``x`` as mpf; no float is rounded, whatever the precision."""
-    result = np.empty(x.shape, dtype=object)
-    result.reshape(-1)[:] = [mp.convert(value) for value in x.ravel().tolist()]
-    return result
+    return REALS.given(x)

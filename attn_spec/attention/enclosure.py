@@ -21,6 +21,7 @@ from attn_spec.attention.definition import working_precision
 from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import parameters_of, score_of
+from attn_spec.attention.terms import applied, known_to, numbers_in_head, scale_of
 from attn_spec.attention.weightings import weighting_of
 from attn_spec.problem.handled import check_handled
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
 
 #: Options that the formulas here evaluate, see ``problem.handled``.
-HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p", "feature_epsilon")
+HANDLES = (*known_to(BALLS), "dropout_keep", "dropout_p", "feature_epsilon")
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,30 +122,22 @@ def as_row(x: dict[int, arb]) -> np.ndarray:
 def scores(problem: Problem, b: int, h: int) -> list[dict[int, arb]]:
     """For each query of one head, balls around s by visible key."""
     check_handled(problem, HANDLES, "ball arithmetic")
-    s = scaled_products(problem, b, h).table()
-    bias = None if problem.bias is None else np.broadcast_to(problem.bias, problem.score_shape)[b, h].tolist()
-    slopes = problem.alibi_slopes
-    m = None if slopes is None else arb(np.broadcast_to(slopes, (*problem.score_shape[:2], 1, 1))[b, h].item())
-    distances = [] if m is None else abs(problem.distances).tolist()
-    rows = []
-    for i, visible in enumerate(problem.visible[b, h]):
-        row = {j: s[i][j] for j in np.flatnonzero(visible).tolist()}
-        if problem.softcap is not None:
-            row = {j: problem.softcap * (s_ij / problem.softcap).tanh() for j, s_ij in row.items()}
-        if bias is not None:
-            row = {j: s_ij + bias[i][j] for j, s_ij in row.items()}
-        if m is not None:
-            row = {j: s_ij - m * distances[i][j] for j, s_ij in row.items()}
-        rows.append(row)
-    return rows
+    *_, s = with_terms(problem, b, h).values()
+    return by_row(problem.visible[b, h], s)
 
 
-def scaled_products(problem: Problem, b: int, h: int) -> arb_mat:
-    """Balls around the scores of one head before softcap and bias, scale * q'.k' [Sq, Sk] if they are products."""
-    (q, k), pairs = operands(problem, b, h), score_of(problem).pairs
-    if pairs is None:
-        return q * k.transpose() * real_scale(problem)
-    return matrix_of(pairs.value(BALLS, table(q), table(k), parameters(problem, b, h))) * real_scale(problem)
+def with_terms(problem: Problem, b: int, h: int) -> dict[str, np.ndarray]:
+    """Balls around the scores at the visible pairs of one head, [1, n], after each term, by option."""
+    (q, k), pairs, visible = operands(problem, b, h), score_of(problem).pairs, problem.visible[b, h]
+    p = parameters(problem, b, h)
+    s = table(q * k.transpose()) if pairs is None else pairs.value(BALLS, table(q), table(k), p)
+    return applied(BALLS, problem, s[visible][None], numbers_in_head(BALLS, problem, b, h))
+
+
+def by_row(visible: np.ndarray, x: np.ndarray) -> list[dict[int, arb]]:
+    """For each query of one head, balls by visible key, from those of all pairs, [1, n]."""
+    numbers = iter(x.ravel().tolist())
+    return [{j: next(numbers) for j in np.flatnonzero(row).tolist()} for row in visible]
 
 
 def operands(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:
@@ -172,7 +165,7 @@ def parameters(problem: Problem, b: int, h: int) -> dict[str, Any]:
 
 def real_scale(problem: Problem) -> arb:
     """A ball around the factor on q'.k'."""
-    return arb(problem.scale_divisor).rsqrt() if problem.scale is None else arb(problem.scale)
+    return scale_of(BALLS, problem).item()
 
 
 def matrix(rows: list[dict[int, arb]], columns: int) -> arb_mat:

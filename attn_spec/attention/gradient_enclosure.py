@@ -1,7 +1,4 @@
-"""Gradients as intervals proved to contain the truth: the formulas of ``gradients`` in ball arithmetic.
-
-1 - tanh(x)**2 is written as sech(x)**2, so that no leading digits cancel.
-"""
+"""Gradients as intervals proved to contain the truth: the formulas of ``gradients`` in ball arithmetic."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from attn_spec.attention.definition import working_precision
 from attn_spec.attention.enclosure import (
     Enclosed,
     as_row,
+    by_row,
     dropped,
     exact,
     exact_table,
@@ -21,20 +19,21 @@ from attn_spec.attention.enclosure import (
     operands,
     parameters,
     real_scale,
-    scaled_products,
     scores,
     sees_nonfinite,
     values,
     weights,
+    with_terms,
 )
 from attn_spec.attention.gradients import check_cotangents
 from attn_spec.attention.scores import parameters_of, score_of
+from attn_spec.attention.terms import BENDS, known_to, numbers_in_head, slope_of_bends, used
 from attn_spec.attention.weightings import weighting_of
 from attn_spec.problem.handled import check_handled
 from attn_spec.problem.problem import Problem
 
 #: Options whose gradients, or slopes, are evaluated here, see ``problem.handled``.
-HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p", "feature_epsilon")
+HANDLES = (*known_to(BALLS), "dropout_keep", "dropout_p", "feature_epsilon")
 
 
 def enclose_gradients(
@@ -97,7 +96,7 @@ def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> d
     lse_cotangents = exact(dL[b, h, :, None]).entries()
     rows = [_score_gradients(problem, *row) for row in zip(every_s, every, dP, lse_cotangents, strict=True)]
     dA, scale = matrix(rows, keys), real_scale(problem)
-    dS = matrix(_before_softcap(problem, rows, b, h), keys)
+    dS = matrix(_before_bends(problem, rows, b, h), keys)
     (q, k), score, p = operands(problem, b, h), score_of(problem), parameters(problem, b, h)
     kept = matrix(dropped(problem, every, b, h), keys)
     found = {"v": kept.transpose() * of_head, "A": dA}
@@ -149,12 +148,14 @@ def _score_gradients(
     return dict(zip(P, dA.ravel(), strict=True))
 
 
-def _before_softcap(problem: Problem, dA: list[dict[int, arb]], b: int, h: int) -> list[dict[int, arb]]:
-    """Balls around dS: dA times the slope of the softcap at the score before it."""
-    if problem.softcap is None:
+def _before_bends(problem: Problem, dA: list[dict[int, arb]], b: int, h: int) -> list[dict[int, arb]]:
+    """Balls around dS: dA times the slope of what bends the score."""
+    if not used(problem, BENDS):
         return dA
-    s = scaled_products(problem, b, h).table()
-    return [{j: x * (s[i][j] / problem.softcap).sech() ** 2 for j, x in row.items()} for i, row in enumerate(dA)]
+    after = with_terms(problem, b, h)
+    slope = slope_of_bends(BALLS, problem, after, numbers_in_head(BALLS, problem, b, h))
+    slopes = by_row(problem.visible[b, h], np.broadcast_to(slope, after["scale"].shape))
+    return [{j: x * slopes[i][j] for j, x in row.items()} for i, row in enumerate(dA)]
 
 
 def _option_gradient(problem: Problem, name: str, whole: np.ndarray, undefined: np.ndarray) -> Enclosed:

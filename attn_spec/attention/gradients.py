@@ -35,6 +35,7 @@ from attn_spec.attention.definition import (
     head_outputs,
     operands,
     parameters,
+    products,
     real_scale,
     scores,
     values,
@@ -43,13 +44,14 @@ from attn_spec.attention.definition import (
 )
 from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.scores import score_of
+from attn_spec.attention.terms import BENDS, applied, known_to, numbers_in_head, slope_of_bends, used
 from attn_spec.attention.weightings import weighting_of
 from attn_spec.problem.handled import check_handled
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 
 #: Options whose gradients, or slopes, are evaluated here, see ``problem.handled``.
-HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p", "feature_epsilon")
+HANDLES = (*known_to(REALS), "dropout_keep", "dropout_p", "feature_epsilon")
 #: Weights, output and slopes are found to this many more bits, for the handful of errors that meet in one dA.
 GUARD = 3
 
@@ -67,7 +69,7 @@ def gradients(
     P, dO = weights(problem, precision + GUARD), exact(cotangent)
     with mp.workprec(working_precision(problem, precision + GUARD)):
         scale = real_scale(problem)
-        dS = dA if problem.softcap is None else dA * _softcap_slopes(problem, precision + GUARD)
+        dS = _before_bends(problem, dA)
         found = _score_inputs(problem, scale * dS)
         if problem.projects:
             found |= _projected_values(problem, dropped(problem, P), dO, head_outputs(problem, precision + GUARD))
@@ -123,11 +125,16 @@ def _check(name: str, array: object, axes: str, shape: tuple[int, ...]) -> None:
         raise ProblemError(f"{name} must be a float64 array {axes} = {shape}, not {got}; {hint}")
 
 
-def _softcap_slopes(problem: Problem, precision: int) -> np.ndarray:
-    """1 - tanh(s / softcap)^2 [B, Hq, Sq, Sk], for s before the cap; 0 where the key is hidden."""
-    s = scores(problem.replace(softcap=None, bias=None, mask=problem.visible), precision)
-    slopes = [1 - mp.tanh(s_ij / problem.softcap) ** 2 for s_ij in s.ravel()]
-    return np.array(slopes, dtype=object).reshape(s.shape)
+def _before_bends(problem: Problem, dA: np.ndarray) -> np.ndarray:
+    """dS [B, Hq, Sq, Sk]: dA times the slope of what bends the score; at mpmath's present precision."""
+    if not used(problem, BENDS):
+        return dA
+    dS = dA.copy()
+    for at, s in products(problem).items():
+        p = numbers_in_head(REALS, problem, *at)
+        slope = slope_of_bends(REALS, problem, applied(REALS, problem, s, p), p)
+        dS[at][problem.visible[at]] *= np.broadcast_to(slope, s.shape).ravel()
+    return dS
 
 
 def _score_inputs(problem: Problem, dS: np.ndarray) -> dict[str, np.ndarray]:

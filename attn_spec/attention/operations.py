@@ -9,7 +9,29 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
+
 from attn_spec.attention.rotations import Rotation
+
+
+class Elements(Protocol):
+    """Operations entry by entry of formulas of terms (``terms``), beside ``+``, ``-``, ``*`` and ``/``."""
+
+    def given(self, x: np.ndarray) -> Any:
+        """Float64 as numbers of this arithmetic."""
+
+    def tanh(self, x: Any) -> Any:
+        """The hyperbolic tangent."""
+
+    def slope_of_tanh(self, s: Any, y: Any, c: Any) -> Any:
+        """1 - tanh(s / c)^2, the slope of y = c tanh(s / c)."""
+
+
+class Scaling(Elements, Protocol):
+    """Operations of an arithmetic that evaluates the scale too."""
+
+    def inverse_root(self, n: int) -> Any:
+        """1 / sqrt(n), [1, 1]."""
 
 
 class Arithmetic(Protocol):

@@ -7,7 +7,7 @@ theorems under the float64 contract, so nothing here has to be exact.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -19,6 +19,7 @@ from attn_spec.attention.arithmetic import FLOATS
 from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Score, parameters_of, score_of
+from attn_spec.attention.terms import BENDS, applied, known_to, numbers_of, scale_of, slope_of_bends, used
 from attn_spec.bounds.running_error import Approximation, RunningErrors, given
 from attn_spec.contract.presets import FP64
 from attn_spec.contract.terms import state
@@ -31,8 +32,8 @@ Result = TypeVar("Result")
 
 _FLOAT64 = FP64.at("float64")
 #: Options that the formulas of attention, and of its gradients, evaluate here, see ``problem.handled``.
-HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p", "feature_epsilon")
-GRADIENTS_HANDLE = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p", "feature_epsilon")
+HANDLES = (*known_to(FLOATS), "dropout_keep", "dropout_p", "feature_epsilon")
+GRADIENTS_HANDLE = (*known_to(FLOATS), "dropout_keep", "dropout_p", "feature_epsilon")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +56,8 @@ class Intermediates:
     #: q.k and the product of their sizes before the scale, or what else a pair becomes, [.., Sq, Sk]
     dot: np.ndarray
     magnitude: np.ndarray
-    #: After the scale; after the softcap; after bias and ALiBi (0 where hidden), [.., Sq, Sk]
-    scaled: np.ndarray
-    capped: np.ndarray
+    #: Scores after each term, by option, and finished (0 where hidden), [.., Sq, Sk]
+    after: Mapping[str, np.ndarray]
     s: np.ndarray
     #: M = max_j s and N = sum_j exp(s - M), or 0 and N = epsilon + sum_j s in linear attention; L = M + log N; [.., Sq,
     #: 1]; 0, 1 and -inf for empty rows
@@ -73,6 +73,17 @@ class Intermediates:
     O: np.ndarray
     #: b_O + sum_h W_O O, [B, 1, Sq, O], in a layer, else O.
     output: np.ndarray
+
+    @property
+    def scaled(self) -> np.ndarray:
+        """Scores after the scale, [.., Sq, Sk]."""
+        return self.after["scale"]
+
+    @property
+    def bent(self) -> np.ndarray:
+        """Scores before what is added to them, [.., Sq, Sk]."""
+        *_, last = used(self.problem, ("scale", *BENDS))
+        return self.after[last]
 
     @property
     def seen(self) -> np.ndarray:
@@ -136,12 +147,8 @@ def intermediates(problem: Problem, score: Score | None = None) -> Intermediates
     v = _values(problem)
     visible = problem.visible
     dot, magnitude = _of_pairs(problem, score, q, k, q_size, k_size)
-    scaled = dot * problem.scale_value
-    cap = problem.softcap
-    capped = scaled if cap is None else cap * np.tanh(scaled / cap)
-    s = capped if problem.bias is None else capped + problem.bias
-    s = s if problem.alibi_slopes is None else s - problem.alibi_slopes * abs(problem.distances)
-    s = np.where(visible, s, 0.0)
+    after = applied(FLOATS, problem, dot, {"scale": scale_of(FLOATS, problem), **numbers_of(problem)})
+    s = np.where(visible, list(after.values())[-1], 0.0)
     masked = np.where(visible, s, -np.inf)
     M, epsilon = masked.max(axis=-1, keepdims=True, initial=-np.inf), 0.0
     M = np.where(np.isfinite(M), M, 0.0)
@@ -159,7 +166,7 @@ def intermediates(problem: Problem, score: Score | None = None) -> Intermediates
     O = ((w if c is None else c * w) @ v) / N
     output = _joined(problem, O) if problem.projects else O
     return Intermediates(
-        problem, score, q, k, v, q_size, k_size, visible, dot, magnitude, scaled, capped, s, M, N, L, log_P, P, c, O,
+        problem, score, q, k, v, q_size, k_size, visible, dot, magnitude, after, s, M, N, L, log_P, P, c, O,
         output,
     )  # fmt: skip
 
@@ -235,7 +242,7 @@ class GradientIntermediates:
     dP: np.ndarray
     D: np.ndarray
     X: np.ndarray
-    #: Gradients of the finished score and of the score before the softcap, [B, Hq, Sq, Sk].
+    #: Gradients of the finished score and of the scaled one, before what bends it, [B, Hq, Sq, Sk].
     dA: np.ndarray
     dS: np.ndarray
     #: Gradients of the operands q' and k', per query head, before the scale.
@@ -254,7 +261,7 @@ def gradient_intermediates(
     forward: Intermediates, of_output: np.ndarray, lse_cotangent: np.ndarray | None = None
 ) -> GradientIntermediates:
     """Evaluate the gradients in float64, keeping everything a bound needs."""
-    problem, cap = forward.problem, forward.problem.softcap
+    problem = forward.problem
     check_handled(problem, GRADIENTS_HANDLE, "float64 gradients")
     outputs, cotangent, by_outputs = forward.score.outputs, of_output, {}
     if outputs is not None:
@@ -264,8 +271,8 @@ def gradient_intermediates(
     X = dP - D if lse_cotangent is None else dP - D + lse_cotangent[..., None]
     X = np.where(forward.visible, X, 0.0)
     dA = forward.P * X if problem.feature_map is None else X / forward.N
-    dS = dA if cap is None else dA * (1 - (forward.capped / cap) ** 2)
-    dS = np.where(forward.visible, dS, 0.0)
+    slope = slope_of_bends(FLOATS, problem, forward.after, numbers_of(problem, BENDS))
+    dS = np.where(forward.visible, dA if slope is None else dA * slope, 0.0)
     score, p, scale = forward.score, parameters_of(problem) | rotations_of(problem), problem.scale_value
     of_p: dict[str, np.ndarray] = {}
     if score.pairs is None:

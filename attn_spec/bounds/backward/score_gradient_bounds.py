@@ -107,7 +107,7 @@ def score_gradient_error(
     slope = (
         np.ones(forward.s.shape)
         if forward.problem.softcap is None
-        else 1 - (forward.capped / forward.problem.softcap) ** 2
+        else 1 - (forward.bent / forward.problem.softcap) ** 2
     )
     P_slope = np.where(forward.visible, forward.P * np.maximum(slope, 0.0), 0.0)
     full = _narrowed(forward, grad, contract, _through_softcap(forward, grad, contract, E_dA))
@@ -226,7 +226,7 @@ def _through_softcap(
     if cap is None:
         return E_dA
     stored, work = contract.stages.stored_scores, contract.stages.score_accumulation
-    t = np.abs(forward.capped) / cap
+    t = np.abs(forward.bent) / cap
     e = term("the score in the slope", softcapped_error(forward, contract) / cap) + term(
         "storing tanh in the slope", stored.u * t
     )

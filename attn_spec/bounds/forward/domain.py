@@ -141,7 +141,7 @@ def scores_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarray
     # What is multiplied by log2(e) may be kept as scores are, and so may what is added.
     if guard("scores times log2(e)", contract.base2, False):
         widest = np.maximum.reduce(
-            [np.where(forward.visible, np.abs(y), 0.0) for y in (forward.s, forward.capped)] + sums + added
+            [np.where(forward.visible, np.abs(y), 0.0) for y in (forward.s, forward.bent)] + sums + added
         )
         widest = widest + shift + np.where(forward.visible, error, 0.0)
         inside &= most_of_row(widest) * math.log2(math.e) * (1 + 4 * work) <= contract.largest(
@@ -164,9 +164,9 @@ def _additions(forward: Intermediates) -> tuple[list[np.ndarray], list[np.ndarra
     A bias is added to the score after its softcap, then ALiBi.
     """
     bias = np.zeros(()) if forward.problem.bias is None else np.where(forward.visible, forward.problem.bias, 0.0)
-    added = [bias, forward.s - forward.capped - bias] if forward.problem.has_addends else []
+    added = [bias, forward.s - forward.bent - bias] if forward.problem.has_addends else []
     sums = (
-        [forward.capped + bias] if forward.problem.alibi_slopes is not None and forward.problem.bias is not None else []
+        [forward.bent + bias] if forward.problem.alibi_slopes is not None and forward.problem.bias is not None else []
     )
     of_sums, of_added = ([np.where(forward.visible, np.abs(y), 0.0) for y in part] for part in (sums, added))
     return of_sums, of_added

@@ -45,5 +45,5 @@ def _without_far_keys(forward: Intermediates, contract: ResolvedContract) -> Int
     far = forward.visible & (forward.s + delta < low - FARTHEST)
     if not far.any():
         return None
-    near = {name: np.where(far, 0.0, getattr(forward, name)) for name in ("scaled", "capped", "s")}
-    return replace(forward, visible=forward.visible & ~far, **near)
+    after = {name: np.where(far, 0.0, s) for name, s in forward.after.items()}
+    return replace(forward, visible=forward.visible & ~far, after=after, s=np.where(far, 0.0, forward.s))

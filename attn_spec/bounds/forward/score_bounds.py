@@ -130,7 +130,7 @@ def _softcap_error(forward: Intermediates, contract: ResolvedContract, delta: np
     return (
         delta
         + gamma((work.u, count("the softcap itself, rounded", 1)), (stored.u, count("roundings after tanh", 2)))
-        * (np.abs(forward.capped) + delta)
+        * (np.abs(forward.bent) + delta)
         + term("underflow of the capped score", stored.eta)
     )
 
@@ -176,7 +176,7 @@ def _bias_error(forward: Intermediates, contract: ResolvedContract, delta: np.nd
             delta
             + count("base 2 before a bias", 3)
             * work.u
-            * (np.abs(forward.capped) + delta + term("base 2 of the bias alone", size))
+            * (np.abs(forward.bent) + delta + term("base 2 of the bias alone", size))
             + term("base 2's underflow before a bias", 2 * work.eta)
         )
     return (
@@ -226,12 +226,12 @@ def _alibi_error(
         + term("underflow of the product of slope and distance as it is stored", stored.eta)
     )
     if contract.base2:
-        delta = delta + term("base 2 before ALiBi", work.u * 3) * (size + np.abs(forward.capped) + delta)
+        delta = delta + term("base 2 before ALiBi", work.u * 3) * (size + np.abs(forward.bent) + delta)
     of_sum = work.eta + stored.eta
     if forward.problem.bias is not None:
         delta = (
             delta
-            + term("the sum of two of score, bias and ALiBi", stored.u * (np.abs(forward.capped) + bias + size + delta))
+            + term("the sum of two of score, bias and ALiBi", stored.u * (np.abs(forward.bent) + bias + size + delta))
             + term("underflow of the sum of two", of_sum)
         )
     return (

@@ -70,8 +70,8 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "attention.definition",
         (
-            "-    return precision + max(product, *added, 0) + terms.bit_length() + 16\n"
-            "+    return precision + max(product, *added, 1) + terms.bit_length() + 16"
+            "-    return precision + max(product, added, 0) + terms.bit_length() + 16\n"
+            "+    return precision + max(product, added, 1) + terms.bit_length() + 16"
         ),
     ): "one more bit than is needed, where no score is as large as 1",
     (
