@@ -1,4 +1,4 @@
-"""The operations of ``operations`` in mpf, in balls and in float64."""
+"""The operations of ``operations`` in mpf, in balls, in float64 and in double-doubles."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from flint import arb, arb_mat, ctx
 from mpmath import mp
 
 from attn_spec.attention.rotations import Rotation
+from attn_spec.numbers import double_double, powers_of_two
+from attn_spec.numbers.double_double import DoubleDouble
 
 
 class _Arrays(ABC):
@@ -225,7 +227,24 @@ class Floats(_Arrays):
         return turn.spread(np.cos(angles), 1.0), turn.spread(np.sin(angles), 0.0)
 
 
-REALS, BALLS, FLOATS = Reals(), Balls(), Floats()
+class DoubleDoubles:
+    """Double-doubles with radii, which have the operations of terms alone."""
+
+    def given(self, x: np.ndarray) -> DoubleDouble:
+        return double_double.number(x)
+
+    def inverse_root(self, n: int) -> DoubleDouble:
+        return powers_of_two.inverse_root(n)
+
+    def tanh(self, x: DoubleDouble) -> DoubleDouble:
+        return powers_of_two.tanh(x)
+
+    def slope_of_tanh(self, s: DoubleDouble, y: DoubleDouble, c: DoubleDouble) -> DoubleDouble:  # noqa: ARG002
+        t = y / c
+        return double_double.number(1.0) - t * t
+
+
+REALS, BALLS, FLOATS, DOUBLE_DOUBLES = Reals(), Balls(), Floats(), DoubleDoubles()
 
 
 # Heads, batch entries and gradients turn by the same tables. Nobody changes one.

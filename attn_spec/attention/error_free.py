@@ -21,9 +21,11 @@ from functools import cached_property
 
 import numpy as np
 
+from attn_spec.attention.arithmetic import DOUBLE_DOUBLES
 from attn_spec.attention.enclosure import Enclosed, Truth, sees_nonfinite
-from attn_spec.attention.error_free_heads import LARGEST, Head, finite, heads
+from attn_spec.attention.error_free_heads import Head, finite, heads, safe_numbers
 from attn_spec.attention.scores import score_of
+from attn_spec.attention.terms import ADDENDS, BENDS, TERMS, applied, known_to, slope_of_bends, used
 from attn_spec.numbers.double_double import DoubleDouble, as_floats, number
 from attn_spec.numbers.error_free_products import (
     SLICES,
@@ -41,13 +43,12 @@ from attn_spec.numbers.powers_of_two import (
     constants,
     log,
     power,
-    tanh,
 )
 from attn_spec.problem.handled import not_handled
 from attn_spec.problem.problem import Problem
 
 #: Options that the formulas here evaluate, see ``problem.handled``.
-HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p")
+HANDLES = (*known_to(DOUBLE_DOUBLES), "dropout_keep", "dropout_p")
 
 #: Pairs of a query and a key that are looked at at a time: arrays of 8 MiB, of which there are at most 40.
 PAIRS = 2**20
@@ -124,7 +125,7 @@ class Weights:
     reference: DoubleDouble
     #: Infinite where a row is not known at all.
     relative: np.ndarray
-    #: 4 sech^2 / 4, the slope of the softcap, with a radius; None without one.
+    #: The slope of the finished score in the scaled one, with a radius; None where it is 1.
     slope: DoubleDouble | None
 
     @cached_property
@@ -184,23 +185,18 @@ def blocks(head: Head) -> Iterator[Block]:
 
 
 def _scores(block: Block) -> tuple[DoubleDouble, DoubleDouble | None]:
-    """t [R, Sk] of all keys, and the slope of the softcap."""
+    """t [R, Sk] of all keys, and the slope of what bends the score.
+
+    The scale and log2 e multiply q. What else is in units of a score is multiplied by log2 e.
+    """
     head, problem, log2_e = block.head, block.problem, constants()["log2 e"]
-    cap, slope = problem.softcap, None
-    factor = head.scale * log2_e if cap is None else head.scale * log2_e * number(2.0) / number(cap)
-    q = number(finite(problem.q[0, 0])) * factor
+    q = number(finite(problem.q[0, 0])) * (head.scale * log2_e)
     t = product(left(q.hi, q.lo), head.transposed_keys, by_row=True)
     t = t.widened(1.01 * problem.head_dim * q.radius.max(axis=1, keepdims=True) * np.abs(head.k).max(initial=0.0))
-    if cap is not None:
-        t, slope = tanh(t)
-        t = t * (number(cap) * log2_e)
-    if problem.bias is not None:
-        bias = np.broadcast_to(problem.bias, problem.score_shape)[0, 0]
-        t = t + number(np.maximum(finite(bias), -LARGEST / 2)) * log2_e
-    if problem.alibi_slopes is not None:
-        m = np.broadcast_to(problem.alibi_slopes, (1, 1, 1, 1))[0, 0]
-        t = t - number(m) * number(np.abs(problem.distances)) * log2_e
-    return t, slope
+    p = {name: DOUBLE_DOUBLES.given(x[0, 0]) for name, x in safe_numbers(problem).items()}
+    p |= {name: p[name] * log2_e for name in used(problem, (*BENDS, *ADDENDS)) if TERMS[name].is_score}
+    after = {"scale": t} | applied(DOUBLE_DOUBLES, problem, t, p, (*BENDS, *ADDENDS))
+    return list(after.values())[-1], slope_of_bends(DOUBLE_DOUBLES, problem, after, p)
 
 
 def _weights(block: Block) -> Weights:

@@ -87,12 +87,13 @@ class _OfPairs:
     largest: np.ndarray
 
     def through(self, slope: DoubleDouble | None) -> _OfPairs:
-        """The gradients before the softcap, whose slope is at most 1."""
+        """The gradients of scaled scores, before what bends them."""
         if slope is None:
             return self
         S = DoubleDouble(self.hi, self.lo, np.zeros(())) * slope
-        unsure = slope.radius.max(axis=1, keepdims=True) + 2 * PRODUCT_ERROR
-        return _OfPairs(S.hi, S.lo, 1.01 * (self.error + self.largest * unsure), self.largest)
+        steepest = slope.size.max(axis=1, keepdims=True)
+        unsure = slope.radius.max(axis=1, keepdims=True) + 2 * PRODUCT_ERROR * steepest
+        return _OfPairs(S.hi, S.lo, 1.01 * (self.error * steepest + self.largest * unsure), self.largest * steepest)
 
 
 def _add(sums: dict[str, _Sum], at: tuple[int, int], block: Block, dO: np.ndarray, dL: np.ndarray) -> None:

@@ -8,9 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
+from attn_spec.attention.arithmetic import DOUBLE_DOUBLES
+from attn_spec.attention.terms import numbers_of, scale_of
 from attn_spec.numbers.double_double import DoubleDouble, number
 from attn_spec.numbers.error_free_products import Right, right
-from attn_spec.numbers.powers_of_two import inverse_root
 from attn_spec.problem.problem import Problem
 
 #: Magnitudes of inputs that are not 0, between which nothing under- or overflows.
@@ -54,8 +55,7 @@ class Head:
     @cached_property
     def scale(self) -> DoubleDouble:
         """The real factor on q.k."""
-        problem = self.problem
-        return inverse_root(problem.scale_divisor) if problem.scale is None else number(problem.scale)
+        return scale_of(DOUBLE_DOUBLES, self.problem)
 
     @cached_property
     def keep_factor(self) -> DoubleDouble:
@@ -77,15 +77,8 @@ class Head:
     def is_safe(self) -> bool:
         """Return whether no input, and no parameter, is so large or small that something may under- or overflow."""
         problem = self.problem
-        given = [
-            problem.q,
-            problem.k,
-            problem.v,
-            *(x for x in (problem.scale, problem.softcap, problem.alibi_slopes) if x is not None),
-        ]
-        if problem.bias is not None:  # what is far below is clipped
-            given.append(np.maximum(problem.bias, -LARGEST / 2))
-        return all(is_safe(x) for x in given)
+        scale = 1.0 if problem.scale is None else problem.scale
+        return all(is_safe(x) for x in (problem.q, problem.k, problem.v, scale, *safe_numbers(problem).values()))
 
 
 def heads(problem: Problem) -> Iterator[tuple[int, int, Head]]:
@@ -94,6 +87,11 @@ def heads(problem: Problem) -> Iterator[tuple[int, int, Head]]:
         entry = problem.take("B", [b])
         for h in range(problem.query_heads):
             yield b, h, Head(entry.head(h), problem.group)
+
+
+def safe_numbers(problem: Problem) -> dict[str, np.ndarray]:
+    """Return the numbers of terms; what is far below 0 is clipped, and hidden infinities are 0."""
+    return {name: np.maximum(finite(x), -LARGEST / 2) for name, x in numbers_of(problem).items()}
 
 
 def finite(x: np.ndarray) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from flint import arb, arb_mat, ctx
 
@@ -19,7 +21,6 @@ from attn_spec.attention.enclosure import (
     operands,
     parameters,
     real_scale,
-    scores,
     sees_nonfinite,
     values,
     weights,
@@ -88,7 +89,8 @@ def _undefined(problem: Problem, dO: np.ndarray, dL: np.ndarray) -> np.ndarray:
 def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> dict[str, arb_mat]:
     """Balls around what one query head contributes to the gradients of q, k, v, the scores A and their parameters."""
     g, keys = h // problem.group, problem.key_length
-    every_s = scores(problem, b, h)
+    after = with_terms(problem, b, h)
+    every_s = by_row(problem.visible[b, h], list(after.values())[-1])
     every = [weights(problem, s)[0] for s in every_s]
     v, of_head = values(problem, b, h), _head_cotangent(problem, dO, b, h)
     products = (of_head * v.transpose()).table()
@@ -96,7 +98,7 @@ def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> d
     lse_cotangents = exact(dL[b, h, :, None]).entries()
     rows = [_score_gradients(problem, *row) for row in zip(every_s, every, dP, lse_cotangents, strict=True)]
     dA, scale = matrix(rows, keys), real_scale(problem)
-    dS = matrix(_before_bends(problem, rows, b, h), keys)
+    dS = matrix(_before_bends(problem, rows, after, b, h), keys)
     (q, k), score, p = operands(problem, b, h), score_of(problem), parameters(problem, b, h)
     kept = matrix(dropped(problem, every, b, h), keys)
     found = {"v": kept.transpose() * of_head, "A": dA}
@@ -148,11 +150,12 @@ def _score_gradients(
     return dict(zip(P, dA.ravel(), strict=True))
 
 
-def _before_bends(problem: Problem, dA: list[dict[int, arb]], b: int, h: int) -> list[dict[int, arb]]:
+def _before_bends(
+    problem: Problem, dA: list[dict[int, arb]], after: Mapping[str, np.ndarray], b: int, h: int
+) -> list[dict[int, arb]]:
     """Balls around dS: dA times the slope of what bends the score."""
     if not used(problem, BENDS):
         return dA
-    after = with_terms(problem, b, h)
     slope = slope_of_bends(BALLS, problem, after, numbers_in_head(BALLS, problem, b, h))
     slopes = by_row(problem.visible[b, h], np.broadcast_to(slope, after["scale"].shape))
     return [{j: x * slopes[i][j] for j, x in row.items()} for i, row in enumerate(dA)]

@@ -180,10 +180,11 @@ def log(x: DoubleDouble) -> DoubleDouble:
     return found.widened(np.where(d.size <= 0.5, d.size**3, np.inf))
 
 
-def tanh(t: DoubleDouble) -> tuple[DoubleDouble, DoubleDouble]:
-    """Return tanh x and 1 - tanh^2 x for t = 2 x log2 e: (1 - y) / (1 + y) and 4 y / (1 + y)^2 with y = 2^-|t| <= 1."""
+def tanh(x: DoubleDouble) -> DoubleDouble:
+    """Return tanh x: (1 - y) / (1 + y) with y = 2^-|t| <= 1 and t = 2 x log2 e."""
+    t = x * (number(2.0) * constants()["log2 e"])
     sign, far = np.where(t.hi < 0, -1.0, 1.0), np.abs(t.hi) > 900
     size = DoubleDouble(np.where(far, 900.0, sign * t.hi), np.where(far, 0.0, sign * t.lo), t.radius)
     y, one = exp2(-size).widened(np.where(far, 2.0**-890, 0.0)), number(1.0)
     value = (one - y) / (one + y)
-    return DoubleDouble(sign * value.hi, sign * value.lo, value.radius), number(4.0) * y / ((one + y) * (one + y))
+    return DoubleDouble(sign * value.hi, sign * value.lo, value.radius)
