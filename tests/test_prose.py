@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 #: Folders without an opening that needs its neighbours. A folder is added once it has none, and none is removed.
-READABLE = ("implementations", "properties", "reports", "tests")
+READABLE = ("attn_spec", "implementations", "properties", "reports", "tests")
 #: Openings that name no subject: they refer to another text, or are a clause without a verb.
 REFERS = r"(The same|That|Those|Of|As|Likewise|It|Its|Such|So|Nor|One of them|Below that)\b"
 CLAUSE = r"(What|How|By how|Which|Whether|Who|Whose|Where|When|Why)\b"

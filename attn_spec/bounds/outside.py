@@ -1,4 +1,4 @@
-"""Why a contract says nothing of a row, in words: the first condition of its domain that the row is outside of."""
+"""Reasons in words for which a contract says nothing of a row: the first condition of its domain that fails."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SUMS = ("row_sum", "softmax", "output_accumulation", "output")
 
 @np.errstate(all="ignore")
 def why_outside(problem: Problem, contract: ResolvedContract) -> str:
-    """Why a definite contract says nothing of some row of a problem; empty if it says something of all."""
+    """Return why a definite contract says nothing of some row of a problem; empty if it says something of all."""
     return next(_reasons(problem, contract), "")
 
 

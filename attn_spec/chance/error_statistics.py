@@ -82,7 +82,7 @@ class Statistic:
 
 
 def outside_model(contract: ResolvedContract) -> str:
-    """Why the model does not describe a resolved contract, or one of its readings, as a clause; empty when it does."""
+    """Return why the model does not describe a resolved contract or a reading of it, as a clause; empty if it does."""
     return next(filter(None, map(_outside_model, readings(contract))), "")
 
 

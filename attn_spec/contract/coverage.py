@@ -20,7 +20,7 @@ class Silence:
     #: The field, and whether what a contract says there is unknown.
     field: str
     unknown: Callable[[Contract], bool]
-    #: Why.
+    #: Reason, as a clause.
     reason: str
 
     def words(self, contract: Contract) -> str:
@@ -63,7 +63,7 @@ def says_nothing(contract: Contract, problem: Problem) -> bool:
 
 
 def silence_of(contract: Contract, problem: Problem) -> str:
-    """Why a contract says nothing of a problem, whatever its values are, in a sentence; empty if it says something."""
+    """Return a sentence: why a contract says nothing of a problem, whatever its values; empty if it says something."""
     return next((each.words(contract) for each in _unknown(contract, problem)), "")
 
 
