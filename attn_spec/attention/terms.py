@@ -131,6 +131,14 @@ def slope_of_bends(A: Elements, problem: Problem, after: Mapping[str, Any], p: G
     return found
 
 
+def at_most(rows: Mapping[str, Term], h: Any, p: Mapping[str, np.ndarray]) -> Any:
+    """Return the largest score after the ``rows`` for scores of at most h, [B, Hq, Sq] or another shape."""
+    numbers = {name: x.item() if x.size == 1 else x for name, x in p.items()}
+    for row in rows.values():
+        h = row.at_most(h, numbers)
+    return h
+
+
 def scale_of(A: Scaling, problem: Problem) -> Any:
     """Return the factor on q'.k', [1, 1]: 1/sqrt(D) of a product, when none is given."""
     return A.inverse_root(problem.scale_divisor) if problem.scale is None else A.given(np.full((1, 1), problem.scale))

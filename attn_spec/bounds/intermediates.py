@@ -79,6 +79,11 @@ class Intermediates:
         """Scores after the scale, [.., Sq, Sk]."""
         return self.after["scale"]
 
+    def before(self, name: str) -> np.ndarray:
+        """Scores that a term is made of, [.., Sq, Sk]."""
+        names = list(self.after)
+        return self.after[names[names.index(name) - 1]] if name != names[0] else self.dot
+
     @property
     def bent(self) -> np.ndarray:
         """Scores before what is added to them, [.., Sq, Sk]."""

@@ -30,7 +30,7 @@ from attn_spec.contract.products import (
 from attn_spec.contract.roundoff import elementary_error, gamma
 from attn_spec.contract.stages import Rounding
 from attn_spec.contract.terms import count, stands, term, times
-from attn_spec.numbers.formats import Format
+from attn_spec.numbers.formats import FORMATS, Format
 
 
 def operation(contract: ResolvedContract, roundings: int = 1, stores: int = 1) -> Rounding:
@@ -119,6 +119,9 @@ class Approximation:
         value, size = self.value - other.value, self.size + other.size
         return finished(self.contract, value, size, self.error + other.error)
 
+    def __truediv__(self, other: Approximation) -> Approximation:
+        return RunningErrors(self.contract).quotient(self, other)
+
 
 def given(contract: ResolvedContract, x: np.ndarray, form: Format) -> Approximation:
     """Numbers that a kernel is given."""
@@ -188,6 +191,15 @@ class RunningErrors:
 
     def __init__(self, contract: ResolvedContract) -> None:
         self.contract = contract
+
+    def given(self, x: np.ndarray) -> Approximation:
+        """Real numbers, of which each operation rounds its own."""
+        return given(self.contract, x, FORMATS["float64"])
+
+    def slope_of_tanh(self, s: Approximation, y: Approximation, c: Approximation) -> Approximation:
+        del y
+        t = self.tanh(s / c)
+        return self.complement(t * t)
 
     def product(self, x: Approximation, y: Approximation) -> Approximation:
         """Return the product of operands with errors, by the theorem of ``product_bounds.dot_product_error``.

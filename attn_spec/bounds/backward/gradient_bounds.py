@@ -18,6 +18,7 @@ import numpy as np
 
 from attn_spec.attention.arithmetic import FLOATS, by_pair
 from attn_spec.attention.scores import parameters_of
+from attn_spec.attention.terms import divisor
 from attn_spec.bounds.backward.gradient_domain import sums_fit
 from attn_spec.bounds.backward.gradient_key_sums import GroupSums, KeySums, ProductSums, bias_sums, key_sums
 from attn_spec.bounds.backward.gradient_sums import (
@@ -377,8 +378,8 @@ def _product_error(forward: Intermediates, contract: ResolvedContract, sums: Pro
 
     Dropout raises a weight by ``raised`` at most.
 
-    The scale costs three roundings: two of the constant, one of the product. So does a softcap c, where the slope of
-    the tanh was multiplied by sigma / c: its inverse, the quotient and a second product (c itself cancels). Dropout may
+    The scale costs three roundings: two of the constant, one of the product. So does a divisor c, where the slope
+    was multiplied by sigma / c: its inverse, the quotient and a second product (c itself cancels). Dropout may
     have its factor 1 / (1 - p) here, see ``dropout_bounds``.
     """
     n, sigma, G = sums.n, abs(forward.problem.scale_value), product_growth(forward, contract, sums.n)
@@ -453,10 +454,10 @@ def product_growth(forward: Intermediates, contract: ResolvedContract, n: np.nda
 
 
 def _last_roundings(forward: Intermediates) -> int:
-    """Roundings of the scale, and of a softcap: none of powers of 2."""
+    """Roundings of the scale, and of a divisor of scores: none of powers of 2."""
     constants = (
         abs(forward.problem.scale_value),
-        times("the softcap as the last factor", forward.problem.softcap or 1.0),
+        times("the softcap as the last factor", divisor(forward.problem) or 1.0),
     )
     return count("roundings of the last scale", 3) * sum(not is_power_of(2, constant) for constant in constants)
 

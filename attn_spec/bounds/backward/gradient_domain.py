@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from attn_spec.attention.terms import divisor
 from attn_spec.bounds.backward.weight_gradient_bounds import cotangent_entering, largest_quotient
 from attn_spec.bounds.forward.domain import empty_rows_in_domain, in_domain, lse_fits, most_of_row
 from attn_spec.bounds.forward.product_bounds import last_factor
@@ -79,7 +80,7 @@ def sums_fit(
 
 def _early_factor(forward: Intermediates) -> float:
     """The largest number that may multiply dS, before its products or after."""
-    return max(last_factor(forward), abs(forward.problem.scale_value) / (forward.problem.softcap or 1.0))
+    return max(last_factor(forward), abs(forward.problem.scale_value) / (divisor(forward.problem) or 1.0))
 
 
 def _largest_score_gradient(contract: ResolvedContract) -> float:

@@ -2,7 +2,7 @@
 
 With dO the cotangent of the output and dL that of the LSE,
 
-    dP = dO v^T    D_i = sum_c dO_ic o_ic = sum_j P_ij dP_ij    dA = P X    dS = dA (1 - tanh^2) under a softcap
+    dP = dO v^T    D_i = sum_c dO_ic o_ic = sum_j P_ij dP_ij    dA = P X    dS = dA slope of terms
 
 (Dao et al., FlashAttention, NeurIPS 2022, appendix B.2). Two errors are common to a row: g, relative, of its weights
 (their LSE or row sum), and that of D. They leave dS_j with g dS_j and -(1 + g) e_D P_j slope_j, whose sums with k
@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attn_spec.attention.arithmetic import FLOATS
+from attn_spec.attention.terms import BENDS, TERMS, divisor, numbers_of, slope_of_bends, used
 from attn_spec.bounds.backward.backward_weights import BackwardWeights, backward_weights, is_stored
 from attn_spec.bounds.backward.delta_bounds import Setting, delta_error
 from attn_spec.bounds.backward.gradient_domain import score_gradients_fit
@@ -32,8 +34,9 @@ from attn_spec.bounds.forward.row_sum_bounds import (
     lse_error,
     weight_error,
 )
-from attn_spec.bounds.forward.score_bounds import softcapped_error
+from attn_spec.bounds.forward.score_bounds import BOUNDED, approximate_score, error_before, errors_after
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates
+from attn_spec.bounds.running_error import RunningErrors
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.products import rounding_on_entry
 from attn_spec.contract.roundoff import gamma
@@ -41,7 +44,7 @@ from attn_spec.contract.terms import count, guard, stands, term, times
 from attn_spec.problem.handled import check_handled
 
 #: Options whose roundings are in the theorems of softmax gradients, see ``problem.handled``.
-HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p")
+HANDLES = (*BOUNDED, "dropout_keep", "dropout_p")
 
 
 @dataclass(frozen=True)
@@ -104,13 +107,9 @@ def score_gradient_error(
             near, grad, contract, forward_weights, row.of_output, most=scored.most, E_dP=E_dP, E_D=E_D
         )
     E_dA, most = (error + term("what is left of references", left) for error in _weighted_error(row, E_X))
-    slope = (
-        np.ones(forward.s.shape)
-        if forward.problem.softcap is None
-        else 1 - (forward.bent / forward.problem.softcap) ** 2
-    )
-    P_slope = np.where(forward.visible, forward.P * np.maximum(slope, 0.0), 0.0)
-    full = _narrowed(forward, grad, contract, _through_softcap(forward, grad, contract, E_dA))
+    slope = slope_of_bends(FLOATS, forward.problem, forward.after, numbers_of(forward.problem, BENDS))
+    P_slope = np.where(forward.visible, forward.P * np.maximum(1.0 if slope is None else slope, 0.0), 0.0)
+    full = _narrowed(forward, grad, contract, _before_bends(forward, grad, contract, E_dA))
     E_dA = np.minimum(E_dA, most * (1.0 if stands("the most of dA is below its error") else 0.5))
     return ScoreGradientError(
         forward=forward,
@@ -120,7 +119,7 @@ def score_gradient_error(
         weights=backward_weights(near, contract, forward_weights, cast=True),
         E_X=E_X,
         E_dA=E_dA,
-        E_dS=_narrowed(forward, grad, contract, _through_softcap(forward, grad, contract, E_dA)),
+        E_dS=_narrowed(forward, grad, contract, _before_bends(forward, grad, contract, E_dA)),
         own=term("the row's weights in dS", np.maximum(full - P_slope * (G * row.size + E_D_weighted), 0.0)),
         G=G,
         E_D=E_D_weighted,
@@ -218,16 +217,46 @@ def _most_error(row: Setting, E_X: np.ndarray) -> np.ndarray:
     )
 
 
+def _before_bends(
+    forward: Intermediates, grad: GradientIntermediates, contract: ResolvedContract, E: np.ndarray
+) -> np.ndarray:
+    """Error of dS, for an error E of dA: by the theorem of each term that bends the score, or its slope's formula."""
+    of_term = grad.dA
+    for name, row in reversed(used(forward.problem, BENDS).items()):
+        assert row.slope is not None
+        slope = row.slope(FLOATS, forward.before(name), forward.after[name], numbers_of(forward.problem, BENDS))
+        before = of_term * slope
+        if name == "softcap":
+            E = _through_softcap(forward, contract, of_term, before, E)
+        else:
+            E = _through_slope(forward, contract, name, of_term, E)
+        of_term = before
+    return E
+
+
+def _through_slope(
+    forward: Intermediates, contract: ResolvedContract, name: str, dA: np.ndarray, E_dA: np.ndarray
+) -> np.ndarray:
+    """Error of dA times the slope of a term, whose formula a kernel evaluates operation by operation.
+
+    Dropout may raise the weights last, and dA and its underflow with them.
+    """
+    A, row, raised = RunningErrors(contract), TERMS[name], forward.largest_factor
+    assert row.slope is not None
+    s = approximate_score(contract, forward.before(name), error_before(forward, contract, name))
+    y = approximate_score(contract, forward.after[name], errors_after(forward, contract)[name])
+    p = {option: A.given(x) for option, x in numbers_of(forward.problem).items()}
+    return (approximate_score(contract, dA / raised, E_dA / raised) * row.slope(A, s, y, p)).error * raised
+
+
 def _through_softcap(
-    forward: Intermediates, grad: GradientIntermediates, contract: ResolvedContract, E_dA: np.ndarray
+    forward: Intermediates, contract: ResolvedContract, dA: np.ndarray, dS: np.ndarray, E_dA: np.ndarray
 ) -> np.ndarray:
     """Error of dS = dA (1 - t^2), t = tanh(s/c): the factor's error is 2|t| e + e^2 for an error e of t."""
-    cap = forward.problem.softcap
-    if cap is None:
-        return E_dA
-    stored, work = contract.stages.stored_scores, contract.stages.score_accumulation
-    t = np.abs(forward.bent) / cap
-    e = term("the score in the slope", softcapped_error(forward, contract) / cap) + term(
+    stored, work, cap = contract.stages.stored_scores, contract.stages.score_accumulation, forward.problem.softcap
+    assert cap is not None
+    t = np.abs(forward.after["softcap"]) / cap
+    e = term("the score in the slope", errors_after(forward, contract)["softcap"] / cap) + term(
         "storing tanh in the slope", stored.u * t
     )
     factor = (
@@ -240,14 +269,14 @@ def _through_softcap(
         (work.u, count("the constant in dA times the softcap's slope", 1)),
     )
     exact = np.maximum(1 - t * t, 0.0)
-    E_dS = term("the error of the softcap's slope with dA", np.abs(grad.dA) * factor) + term(
+    E_dS = term("the error of the softcap's slope with dA", np.abs(dA) * factor) + term(
         "dA's error after the slope", (exact + term("the slope's error with dA's", factor)) * E_dA
     )
     # dA may be multiplied by c, then divided.
     eta = times("underflow of the product with the slope, raised", forward.largest_factor) * stored.eta * (1 + 2 / cap)
     return (
         E_dS
-        + term("the product with the slope", relative * (np.abs(grad.dS) + E_dS))
+        + term("the product with the slope", relative * (np.abs(dS) + E_dS))
         + term("underflow of the product with the slope", eta)
     )
 
@@ -277,11 +306,11 @@ def _early_underflow(
 ) -> np.ndarray:
     """Underflow of f dS times the last factor sigma / f, beyond that of dS times sigma; and of the slope f (1 - t^2).
 
-    A kernel may multiply dS by f = sigma before its products, or by sigma / c (FlashAttention-2, under a softcap c).
+    A kernel may multiply dS by f = sigma before its products, or by sigma / c (FlashAttention-2, under a divisor c).
     """
     stored, enters = contract.stages.stored_scores, rounding_on_entry(contract, contract.stages.score_gradients.format)
     tiny = max(stored.eta, contract.stages.score_gradients.eta) + enters.eta
-    slope = 0.0 if forward.problem.softcap is None else forward.problem.softcap * stored.eta * (np.abs(grad.dA) + E_dA)
+    slope = (divisor(forward.problem) or 0.0) * stored.eta * (np.abs(grad.dA) + E_dA)
     beyond = times("underflow of a dS that is scaled early, raised", forward.largest_factor) * (
         last_factor(forward) - abs(forward.problem.scale_value)
     )

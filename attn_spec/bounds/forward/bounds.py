@@ -15,13 +15,14 @@ from attn_spec.bounds.forward.domain import empty_rows_in_domain, in_domain, lse
 from attn_spec.bounds.forward.far_keys import without_far_keys
 from attn_spec.bounds.forward.output_bounds import output_error
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION, amplification, evaluation_alpha, lse_error, weight_error
+from attn_spec.bounds.forward.score_bounds import BOUNDED
 from attn_spec.bounds.intermediates import Intermediates, memoized
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.readings import readings_of
 from attn_spec.problem.handled import check_handled
 
 #: Options whose roundings are in the theorems of softmax attention, see ``problem.handled``.
-HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p")
+HANDLES = (*BOUNDED, "dropout_keep", "dropout_p")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from attn_spec.attention.terms import ADDENDS, BENDS, at_most, divisor, numbers_of, used
 from attn_spec.bounds.forward.dropout_bounds import factor_fits
 from attn_spec.bounds.forward.product_bounds import dot_product_error, product_sizes
 from attn_spec.bounds.forward.row_sum_bounds import WeightError, weight_error
@@ -87,11 +88,11 @@ def _largest_of(tensor: np.ndarray) -> float:
 
 
 def constants_fit(forward: Intermediates, contract: ResolvedContract) -> bool:
-    """Return whether the scale, the softcap and each inverse that is needed are normal numbers of their format."""
+    """Return whether the scale, a divisor of scores and each inverse that is needed are normal numbers."""
     form, sigma, cap = (
         contract.stages.score_accumulation.format,
         abs(forward.problem.scale_value),
-        forward.problem.softcap,
+        divisor(forward.problem),
     )
     constants = [sigma] if sigma else []
     if sigma and forward.problem.has_addends:
@@ -108,7 +109,7 @@ def scores_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarray
     A partial sum of products is at most the sum of their sizes, and all their errors. The last sum, of score and bias,
     overflows where it rounds to more than the largest number, which lies half a unit in the last place above it.
     """
-    sigma, cap = abs(forward.problem.scale_value), forward.problem.softcap
+    sigma, cap = abs(forward.problem.scale_value), divisor(forward.problem)
     work, largest = (
         contract.stages.score_accumulation.u,
         contract.largest("score_accumulation", "stored_scores", "softmax"),
@@ -159,15 +160,10 @@ def scores_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarray
 
 
 def _additions(forward: Intermediates) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Sizes of the sums before the last, and of the terms that are added, of keys that a query sees, [.., Sq, Sk].
-
-    A bias is added to the score after its softcap, then ALiBi.
-    """
-    bias = np.zeros(()) if forward.problem.bias is None else np.where(forward.visible, forward.problem.bias, 0.0)
-    added = [bias, forward.s - forward.bent - bias] if forward.problem.has_addends else []
-    sums = (
-        [forward.bent + bias] if forward.problem.alibi_slopes is not None and forward.problem.bias is not None else []
-    )
+    """Sizes of the sums before the last, and of the terms that are added, of keys that a query sees, [.., Sq, Sk]."""
+    names = list(used(forward.problem, ADDENDS))
+    added = [forward.after[name] - forward.before(name) for name in names]
+    sums = [forward.after[name] for name in names[:-1]]
     of_sums, of_added = ([np.where(forward.visible, np.abs(y), 0.0) for y in part] for part in (sums, added))
     return of_sums, of_added
 
@@ -316,8 +312,5 @@ def reference_fits(forward: Intermediates, contract: ResolvedContract) -> np.nda
         * keys.max(axis=-1, initial=0.0)[..., None]
     )
     highest = np.where(np.linalg.norm(forward.q, axis=-1) == 0, 0.0, highest)
-    if forward.problem.softcap is not None:
-        highest = np.minimum(highest, forward.problem.softcap)
-    if forward.problem.bias is not None:
-        highest = highest + np.where(np.isfinite(forward.problem.bias), forward.problem.bias, 0.0).max(initial=0.0)
+    highest = at_most(used(forward.problem, (*BENDS, *ADDENDS)), highest, numbers_of(forward.problem))
     return 1.01 * highest + row_shift(forward, contract)[..., 0] - M <= contract.reference_range

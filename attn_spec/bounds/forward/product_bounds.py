@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from attn_spec.attention.terms import divisor
 from attn_spec.bounds.intermediates import Intermediates, memoized
 from attn_spec.bounds.operand_bounds import operand_error, pair_error, stored_format
 from attn_spec.contract.contract import ResolvedContract
@@ -27,14 +28,14 @@ from attn_spec.numbers.formats import Format
 def operand_scaling(forward: Intermediates, contract: ResolvedContract) -> Rounding:
     """Rounding of q or k by a scale that multiplies them first, relative to the unscaled operand.
 
-    Two roundings of the constant, one of the product, which is stored; one more where log2(e) or the inverse of a
-    softcap is folded in. Without those a power of 4 has an exact root and never rounds, unless storing does; but it
-    may underflow.
+    Two roundings of the constant, one of the product, which is stored; one more where log2(e) or the inverse of
+    a divisor of scores is folded in. Without those a power of 4 has an exact root and never rounds, unless storing
+    does; but it may underflow.
     """
     sigma, dtype = abs(forward.problem.scale_value), stored_format(forward, contract)
     if contract.scale_on == "scores" or sigma == 0:
         return EXACT
-    folds = contract.base2 or forward.problem.softcap is not None
+    folds = contract.base2 or divisor(forward.problem) is not None
     if sigma == 1 and not folds:  # nothing to multiply, but storing may round
         return term("storing operands of scale 1", contract.stages.stored_scores.of(dtype), EXACT)
     stored, work = contract.stages.stored_scores, contract.stages.score_accumulation
@@ -75,9 +76,9 @@ def _unscaling(forward: Intermediates, contract: ResolvedContract) -> float:
 
 def last_factor(forward: Intermediates) -> float:
     """The largest number that may multiply a product of q and k, or of dS and one of them: sigma itself, if no operand
-    was scaled; 1, if one was; or a softcap c, if one was multiplied by sigma / c.
+    was scaled; 1, if one was; or a divisor c of scores, if one was multiplied by sigma / c.
     """
-    return max(1.0, abs(forward.problem.scale_value), term("unscaling by a softcap", forward.problem.softcap or 0.0))
+    return max(1.0, abs(forward.problem.scale_value), term("unscaling by a softcap", divisor(forward.problem) or 0.0))
 
 
 def dot_product_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:

@@ -5,10 +5,14 @@ Symbols: s scores, Delta error of a score, sigma the scale. All arrays are [B, H
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from attn_spec.attention.terms import BENDS, TERMS, numbers_of, used
 from attn_spec.bounds.forward.product_bounds import dot_product_error, exact_scores, shared_error
 from attn_spec.bounds.intermediates import Intermediates, memoized
+from attn_spec.bounds.running_error import Approximation, RunningErrors
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.roundoff import elementary_error, gamma, is_power_of
 from attn_spec.contract.stages import contains
@@ -20,18 +24,40 @@ from attn_spec.numbers.formats import FORMATS
 @memoized
 @np.errstate(all="ignore")
 def score_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
-    """Delta: error of the finished score.
-
-    Scale: two roundings of the constant, one of the product. Softcap: the slope of c tanh(s/c) is sech^2(s/c), which
-    falls with |s|, so an error e of the argument costs at most e sech^2((|s| - e)/c). Bias and ALiBi: one rounding of
-    a sum each. Each result is stored.
-    """
-    delta = softcapped_error(forward, contract)
-    if forward.problem.bias is not None:
-        delta = _bias_error(forward, contract, delta, forward.problem.bias)
-    if forward.problem.alibi_slopes is not None:
-        delta = _alibi_error(forward, contract, delta, forward.problem.alibi_slopes)
+    """Delta: error of the finished score."""
+    *_, delta = errors_after(forward, contract).values()
     return np.where(forward.visible, delta, 0.0)
+
+
+@memoized
+@np.errstate(all="ignore")
+def errors_after(forward: Intermediates, contract: ResolvedContract) -> dict[str, np.ndarray]:
+    """Return the error of the score after each term, by option: by its theorem, or as its formula is evaluated."""
+    delta, found = dot_product_error(forward, contract), {}
+    for name in forward.after:
+        theorem = THEOREMS.get(name)
+        found[name] = delta = (
+            _evaluated_error(forward, contract, name, delta) if theorem is None else theorem(forward, contract, delta)
+        )
+    return found
+
+
+def error_before(forward: Intermediates, contract: ResolvedContract, name: str) -> np.ndarray:
+    """Return the error of the score that a term, which is not the scale, is made of."""
+    names = list(forward.after)
+    return errors_after(forward, contract)[names[names.index(name) - 1]]
+
+
+def _evaluated_error(forward: Intermediates, contract: ResolvedContract, name: str, delta: np.ndarray) -> np.ndarray:
+    """Error of a term whose formula a kernel evaluates operation by operation."""
+    A, s = RunningErrors(contract), approximate_score(contract, forward.before(name), delta)
+    p = {option: A.given(x) for option, x in numbers_of(forward.problem).items()}
+    return TERMS[name].value(A, s, p).error
+
+
+def approximate_score(contract: ResolvedContract, s: np.ndarray, delta: np.ndarray) -> Approximation:
+    """Return a score that is off by ``delta``, as formulas take it."""
+    return Approximation(s, np.abs(s), delta, contract.stages.stored_scores.format, contract)
 
 
 @memoized
@@ -42,13 +68,10 @@ def repeated_score_error(forward: Intermediates, contract: ResolvedContract) -> 
     Each is off by its own roundings. What operands are off by is the same number in both, and so it is less what a
     softcap makes of that.
     """
-    delta, shared = scaled_error(forward, contract), abs(forward.problem.scale_value) * shared_error(forward, contract)
-    if (cap := forward.problem.softcap) is not None:
-        slope = _steepest(forward, contract, delta, cap)
-        delta = _divided_error(forward, contract, delta, cap)
-        shared = np.minimum(delta * slope, 2 * cap) - term(
-            "what two scores under a softcap do not share", np.minimum((delta - shared) * slope, 2 * cap)
-        )
+    shared = abs(forward.problem.scale_value) * shared_error(forward, contract)
+    for name in used(forward.problem, BENDS):
+        # Of other terms nothing is said, and all of the error counts as a score's own.
+        shared = _shared_by_softcap(forward, contract, shared) if name == "softcap" else np.zeros(shared.shape)
     return np.where(
         forward.visible,
         count("both scores of a key", 2) * np.maximum(score_error(forward, contract) - shared, 0.0),
@@ -56,11 +79,14 @@ def repeated_score_error(forward: Intermediates, contract: ResolvedContract) -> 
     )
 
 
-def softcapped_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
-    """Error of the score after the scale and the softcap, before the bias."""
-    delta = scaled_error(forward, contract)
-    return (
-        delta if forward.problem.softcap is None else _softcap_error(forward, contract, delta, forward.problem.softcap)
+def _shared_by_softcap(forward: Intermediates, contract: ResolvedContract, shared: np.ndarray) -> np.ndarray:
+    """The part that two scores under a softcap have in common of an error ``shared`` by them before it."""
+    delta, cap = error_before(forward, contract, "softcap"), forward.problem.softcap
+    assert cap is not None
+    slope = _steepest(forward, contract, delta, cap)
+    delta = _divided_error(forward, contract, delta, cap)
+    return np.minimum(delta * slope, 2 * cap) - term(
+        "what two scores under a softcap do not share", np.minimum((delta - shared) * slope, 2 * cap)
     )
 
 
@@ -71,9 +97,14 @@ def narrows_scores(contract: ResolvedContract) -> bool:
 
 def scaled_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Error of the score after the scale."""
+    return errors_after(forward, contract)["scale"]
+
+
+def _scale_error(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray) -> np.ndarray:
+    """Two roundings of the constant, one of the product, which is stored."""
     stored, work = contract.stages.stored_scores, contract.stages.score_accumulation
     sigma = abs(forward.problem.scale_value)
-    delta = sigma * dot_product_error(forward, contract)
+    delta = sigma * delta
     narrows = narrows_scores(contract)
     if narrows:
         delta = (
@@ -101,7 +132,7 @@ def scaled_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarr
 def _steepest(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
     """The largest slope of the softcap within an error of ``delta`` of its argument."""
     near = term("the largest slope nearby", _divided_error(forward, contract, delta, cap))
-    nearest = np.maximum(np.abs(forward.scaled) - near, 0.0) / cap
+    nearest = np.maximum(np.abs(forward.before("softcap")) - near, 0.0) / cap
     return np.cosh(np.minimum(nearest, 300.0)) ** -2.0
 
 
@@ -111,17 +142,16 @@ def _divided_error(forward: Intermediates, contract: ResolvedContract, delta: np
     return (
         delta
         + gamma((work.u, count("the softcap's inverse", 2)), (stored.u, count("the score over the softcap", 1)))
-        * (np.abs(forward.scaled) + delta)
+        * (np.abs(forward.before("softcap")) + delta)
         + term("underflow of the score over the softcap", cap * stored.eta)
     )
 
 
-def _softcap_error(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
-    stored, work, slope = (
-        contract.stages.stored_scores,
-        contract.stages.score_accumulation,
-        _steepest(forward, contract, delta, cap),
-    )
+def _softcap_error(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray) -> np.ndarray:
+    """The slope of c tanh(s/c), sech^2(s/c), falls with |s|: an error e of s costs at most e sech^2((|s| - e)/c)."""
+    stored, work, cap = contract.stages.stored_scores, contract.stages.score_accumulation, forward.problem.softcap
+    assert cap is not None
+    slope = _steepest(forward, contract, delta, cap)
     delta = _divided_error(forward, contract, delta, cap)
     delta = np.minimum(delta * slope, 2 * cap) + cap * (
         term("the error of tanh", elementary_error(contract, "tanh_error"))
@@ -130,7 +160,7 @@ def _softcap_error(forward: Intermediates, contract: ResolvedContract, delta: np
     return (
         delta
         + gamma((work.u, count("the softcap itself, rounded", 1)), (stored.u, count("roundings after tanh", 2)))
-        * (np.abs(forward.bent) + delta)
+        * (np.abs(forward.after["softcap"]) + delta)
         + term("underflow of the capped score", stored.eta)
     )
 
@@ -140,12 +170,12 @@ def may_add_bias_first(forward: Intermediates, contract: ResolvedContract) -> bo
     return (
         not narrows_scores(contract)
         and forward.problem.has_addends
-        and forward.problem.softcap is None
+        and not used(forward.problem, BENDS)
         and forward.problem.scale_value != 0
     )
 
 
-def _bias_error(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray, bias: np.ndarray) -> np.ndarray:
+def _bias_error(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray) -> np.ndarray:
     """One rounding of the sum, and one underflow of the bias as it is loaded.
 
     What the format of scores does not hold of a bias may be rounded to it first.
@@ -155,7 +185,7 @@ def _bias_error(forward: Intermediates, contract: ResolvedContract, delta: np.nd
     a rounded number costs no more than to multiply: |x - fl(x)| <= u |fl(x)|, so x / fl(x) <= 1 + u. A power of 2
     leaves one rounding, of a bias with more bits than the quotient.
     """
-    stored, work = contract.stages.stored_scores, contract.stages.score_accumulation
+    stored, work, bias = contract.stages.stored_scores, contract.stages.score_accumulation, forward.problem.bias
     size, sigma = np.where(np.isfinite(bias), np.abs(bias), 0.0), abs(forward.problem.scale_value)
     form = FORMATS[forward.problem.dtype_of("bias")]
     if (loaded := stored.of(form)).u:
@@ -187,9 +217,7 @@ def _bias_error(forward: Intermediates, contract: ResolvedContract, delta: np.nd
     )
 
 
-def _alibi_error(
-    forward: Intermediates, contract: ResolvedContract, delta: np.ndarray, slopes: np.ndarray
-) -> np.ndarray:
+def _alibi_error(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray) -> np.ndarray:
     """One rounding of the product m |i - j|, of a slope that is rounded as it is loaded, and one of the sum.
 
     The product is divided by the scale or multiplied by log2(e) as a bias is, perhaps before the distance, by which an
@@ -203,7 +231,7 @@ def _alibi_error(
     shift, far, sigma = row_shift(forward, contract), abs(forward.problem.distances), abs(forward.problem.scale_value)
     if contract.alibi == "positions":
         far = term("products of keys counted from one of them", farthest_key(forward, contract), far)
-    size = slopes * far
+    size = forward.problem.alibi_slopes * far
     bias = (
         0.0
         if forward.problem.bias is None
@@ -239,6 +267,17 @@ def _alibi_error(
         + term("the sum with ALiBi", stored.u * (np.abs(forward.s) + term("sums that are moved", shift) + delta))
         + term("underflow of the sum with ALiBi", of_sum)
     )
+
+
+#: Theorems on the error of the score after a term, given that before it, by option.
+THEOREMS: dict[str, Callable[[Intermediates, ResolvedContract, np.ndarray], np.ndarray]] = {
+    "scale": _scale_error,
+    "softcap": _softcap_error,
+    "bias": _bias_error,
+    "alibi_slopes": _alibi_error,
+}
+#: Terms whose errors are bounded. Kernels add in more ways than a formula tells: a term that is added has a theorem.
+BOUNDED = tuple(name for name in TERMS if name in THEOREMS or name in BENDS)
 
 
 def farthest_key(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attn_spec.attention.terms import BENDS, used
 from attn_spec.bounds.forward.product_bounds import lowest_bits
 from attn_spec.bounds.forward.score_bounds import row_shift, score_error, shift_error
 from attn_spec.bounds.intermediates import Intermediates, memoized
@@ -300,7 +301,7 @@ def _exact_differences(forward: Intermediates, contract: ResolvedContract, delta
     sigma = abs(forward.problem.scale_value)
     plain = (
         guard("exact differences have no bias", not forward.problem.has_addends, True)
-        and guard("exact differences have no softcap", forward.problem.softcap is None, True)
+        and guard("exact differences have no softcap", not used(forward.problem, BENDS), True)
         and guard("exact differences are to the maximum", contract.reference_distance == 0, True)
         # Multiplied by log2(e), scores leave their grid.
         and guard("exact differences are natural", not contract.base2, True)
