@@ -45,7 +45,7 @@ class _Arrays(ABC):
 
     @abstractmethod
     def exp(self, x: np.ndarray) -> np.ndarray:
-        """The exponential of each entry."""
+        """Return the exponential of each entry."""
 
     def pairs(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return as_pairs(x[..., :, None, :] + y[..., None, :, :])
@@ -69,7 +69,7 @@ def as_pairs(x: np.ndarray) -> np.ndarray:
 
 
 def by_pair(u: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The inverse of :func:`as_pairs`, for as many first and second as x and y have rows."""
+    """Return [.., first, second, columns] for pairs as rows: the inverse of :func:`as_pairs`."""
     return u.reshape(*u.shape[:-2], x.shape[-2], y.shape[-2], u.shape[-1])
 
 
@@ -184,7 +184,7 @@ class Balls(_Arrays):
         return max(range(P.size), key=lambda j: float(P[0, j]))
 
     def less(self, x: np.ndarray, at: int) -> np.ndarray:
-        """A ball less itself would keep its radius twice."""
+        """Return the row minus its entry ``at``, there exactly 0; a ball less itself would keep its radius twice."""
         found = x - x[0, at]
         found[0, at] = arb(0)
         return found
@@ -268,17 +268,17 @@ def _ball_tables(turn: Rotation, precision: int) -> tuple[np.ndarray, np.ndarray
 
 
 def matrix_of(x: np.ndarray) -> arb_mat:
-    """An object array of balls [rows, columns] as a matrix."""
+    """Return an object array of balls [rows, columns] as a matrix."""
     rows, columns = x.shape
     return arb_mat(rows, columns, x.ravel().tolist())
 
 
 def table(x: arb_mat) -> np.ndarray:
-    """A matrix of balls as an object array [rows, columns]."""
+    """Return a matrix of balls as an object array [rows, columns]."""
     return entries(x.entries(), (x.nrows(), x.ncols()))
 
 
 def entries(values: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """An object array of ``shape``; NumPy would look into what numbers of a library are made of."""
+    """Return values as an object array of ``shape``; NumPy itself would unpack the numbers of a library."""
     flat = [entry for row in values for entry in row] if values and isinstance(values[0], list) else values
     return np.fromiter(flat, dtype=object, count=len(flat)).reshape(shape)

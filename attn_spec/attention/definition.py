@@ -97,7 +97,7 @@ def head_outputs(problem: Problem, precision: int) -> np.ndarray:
 
 
 def joined(problem: Problem, o: np.ndarray) -> np.ndarray:
-    """The output [B, 1, Sq, O] of a layer: b_O + sum_h W_O o, at mpmath's present precision."""
+    """Return the output [B, 1, Sq, O] of a layer, b_O + sum_h W_O o, at mpmath's present precision."""
     outputs = score_of(problem).outputs
     assert outputs is not None
     result = exact(np.zeros(problem.output_shape))
@@ -143,12 +143,12 @@ def values(problem: Problem) -> PerHead:
 
 
 def parameters(problem: Problem, b: int, h: int) -> dict[str, Any]:
-    """The parameters of the score of one batch entry and query head, and the rotations of its operands."""
+    """Return the parameters of the score of one batch entry and query head, and the rotations of its operands."""
     return {name: exact(tensor[b, h]) for name, tensor in parameters_of(problem).items()} | rotations_of(problem, b)
 
 
 def real_scale(problem: Problem) -> Any:
-    """The factor on q'.k', at mpmath's present precision: a real number, 1/sqrt(D) of a product, when none is given."""
+    """Return the factor on q'.k' at mpmath's present precision; by default the real 1/sqrt(D) if it is a product."""
     return scale_of(REALS, problem).item()
 
 
@@ -177,5 +177,5 @@ def working_precision(problem: Problem, precision: int) -> int:
 
 
 def exact(x: np.ndarray) -> np.ndarray:
-    """The values of ``x`` as mpf; no float is rounded, whatever the precision."""
+    """Return the values of ``x`` as mpf; no float is rounded, whatever the precision."""
     return REALS.given(x)

@@ -158,13 +158,13 @@ def _operands(problem: Problem, b: int, h: int, precision: int) -> tuple[arb_mat
 
 
 def parameters(problem: Problem, b: int, h: int) -> dict[str, Any]:
-    """The parameters of the score of one head, as balls of radius 0, and the rotations of its operands."""
+    """Return the parameters of the score of one head, as balls of radius 0, and the rotations of its operands."""
     found = {name: exact_table(tensor[b, h]) for name, tensor in parameters_of(problem).items()}
     return found | rotations_of(problem, b)
 
 
 def real_scale(problem: Problem) -> arb:
-    """A ball around the factor on q'.k'."""
+    """Return a ball around the factor on q'.k'."""
     return scale_of(BALLS, problem).item()
 
 
@@ -174,7 +174,7 @@ def matrix(rows: list[dict[int, arb]], columns: int) -> arb_mat:
 
 
 def exact(x: np.ndarray) -> arb_mat:
-    """The matrix ``x`` as balls of radius 0; hidden NaN and infinities become 0."""
+    """Return the matrix ``x`` as balls of radius 0; hidden NaN and infinities become 0."""
     return _exact(_without_nonfinite(x), *x.shape)
 
 
@@ -199,7 +199,7 @@ def _exact_table(values: bytes, rows: int, columns: int) -> np.ndarray:
 
 
 def floats(balls: list[arb]) -> np.ndarray:
-    """The fields of :class:`Enclosed`, [3, n]."""
+    """Return the fields of :class:`Enclosed`, [3, n]."""
     # In lists: matrices made for the two differences would take as long again.
     value = [float(ball) for ball in balls]
     finite = [math.isfinite(x) for x in value]

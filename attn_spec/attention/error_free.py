@@ -145,7 +145,7 @@ class Weights:
         return DoubleDouble(np.where(N.hi > 0, N.hi, 1.0), N.lo, N.radius)
 
     def of(self, keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The weights that are kept, and 0."""
+        """Return the weights that are kept, and 0."""
         return self.hi * keep, self.lo * keep
 
 
@@ -230,6 +230,6 @@ def _weights(block: Block) -> Weights:
 
 
 def _above(t: DoubleDouble, visible: np.ndarray | None) -> np.ndarray:
-    """The integer just above the largest high part of a row, [R, 1]; 0 in rows that see no key."""
+    """Return the integer just above the largest high part of a row, [R, 1]; 0 in rows that see no key."""
     largest = (t.hi if visible is None else np.where(visible, t.hi, -np.inf)).max(axis=1, keepdims=True)
     return np.where(np.isfinite(largest), np.ceil(largest), 0.0)

@@ -62,7 +62,7 @@ class _Sum:
         self.undefined[at] |= undefined
 
     def enclosed(self) -> Enclosed:
-        """The sum as floats."""
+        """Return the sum as floats."""
         with np.errstate(all="ignore"):
             found = np.array(as_floats(DoubleDouble(*self.fields)))
         found[:, self.undefined] = UNDEFINED[:, None]
@@ -87,7 +87,7 @@ class _OfPairs:
     largest: np.ndarray
 
     def through(self, slope: DoubleDouble | None) -> _OfPairs:
-        """The gradients of scaled scores, before what bends them."""
+        """Return the gradients of scaled scores, before what bends them."""
         if slope is None:
             return self
         S = DoubleDouble(self.hi, self.lo, np.zeros(())) * slope

@@ -95,7 +95,7 @@ def safe_numbers(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def finite(x: np.ndarray) -> np.ndarray:
-    """The numbers, and 0 for what is none, which no query sees or makes the row undefined."""
+    """Return x with 0 in place of NaN and infinities, which no query sees or which make the row undefined."""
     return np.where(np.isfinite(x), x, 0.0)
 
 

@@ -75,7 +75,7 @@ def enclose_gradients(
 
 
 def _over_queries(problem: Problem, dq: list[arb_mat]) -> np.ndarray:
-    """The gradient of q from what each head contributes: heads of a layer read one q."""
+    """Return the gradient of q from the contribution of each head; the heads of a layer share one q."""
     per_head = _stack(dq, (*problem.score_shape[:3], problem.head_dim))
     return np.add.reduce(per_head, axis=1, keepdims=True) if problem.projects else per_head
 
@@ -162,14 +162,14 @@ def _before_bends(
 
 
 def _option_gradient(problem: Problem, name: str, whole: np.ndarray, undefined: np.ndarray) -> Enclosed:
-    """Sums over the axes along which the tensor of an option was broadcast."""
+    """Return the sums over the axes along which the tensor of an option was broadcast."""
     axes = problem.broadcast_axes(name)
     summed = np.add.reduce(whole, axis=axes, keepdims=True, initial=arb(0)) if axes else whole
     return _enclosed(summed, np.any(undefined, axis=axes, keepdims=True) if axes else undefined)
 
 
 def _stack(parts: list[arb_mat], shape: tuple[int, ...]) -> np.ndarray:
-    """The entries of the matrices, one after the other, as an object array of ``shape``."""
+    """Return the entries of the matrices, one matrix after the other, as an object array of ``shape``."""
     return entries([ball for part in parts for ball in part.entries()], shape)
 
 

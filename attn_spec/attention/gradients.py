@@ -182,7 +182,7 @@ def _projected_values(problem: Problem, P: np.ndarray, dO: np.ndarray, o: np.nda
 
 
 def _finite(x: np.ndarray) -> np.ndarray:
-    """The numbers, and 0 for what is none: where it is seen the gradient of the score is none either."""
+    """Return x with 0 in place of NaN and infinities; where a query sees one, the score's gradient is undefined too."""
     return np.where(np.vectorize(mp.isfinite, otypes=[bool])(x), x, mp.zero)
 
 

@@ -21,7 +21,7 @@ class Elements(Protocol):
         """Float64 as numbers of this arithmetic."""
 
     def tanh(self, x: Any) -> Any:
-        """The hyperbolic tangent."""
+        """Return the hyperbolic tangent."""
 
     def slope_of_tanh(self, s: Any, y: Any, c: Any) -> Any:
         """1 - tanh(s / c)^2, the slope of y = c tanh(s / c)."""
@@ -38,7 +38,7 @@ class Arithmetic(Protocol):
     """Operations of numbers beside ``*``, ``+`` and ``-``."""
 
     def product(self, x: Any, y: Any) -> Any:
-        """The matrix product."""
+        """Return the matrix product."""
 
     def shifted(self, y: Any, b: Any, x: Any) -> Any:
         """y + b for a product y of the rows of x, whose sums b may be any term of."""
@@ -50,22 +50,22 @@ class Arithmetic(Protocol):
         """Rows as columns."""
 
     def total(self, x: Any) -> Any:
-        """The sum over the columns, which stay as one."""
+        """Return the sum over the columns, as one column."""
 
     def root(self, x: Any) -> Any:
-        """The square root."""
+        """Return the square root."""
 
     def quotient(self, x: Any, y: Any) -> Any:
         """x / y, and 0 where both are 0."""
 
     def tanh(self, x: Any) -> Any:
-        """The hyperbolic tangent."""
+        """Return the hyperbolic tangent."""
 
     def complement(self, x: Any) -> Any:
         """1 - x."""
 
     def exp(self, x: Any) -> Any:
-        """The exponential."""
+        """Return the exponential."""
 
     def capped_exp(self, x: Any) -> Any:
         """exp(min(x, 0))."""
@@ -87,29 +87,29 @@ class Arithmetic(Protocol):
         """One number for each such pair, as rows i and columns j."""
 
     def listed(self, s: Any) -> Any:
-        """The inverse of :meth:`grid`."""
+        """Return the inverse of :meth:`grid`."""
 
     def over_second(self, u: Any, x: Any, y: Any) -> Any:
-        """The sums over j of what is given for each pair."""
+        """Return the sums over j of the numbers u of each pair."""
 
     def over_first(self, u: Any, x: Any, y: Any) -> Any:
-        """The sums over i of what is given for each pair."""
+        """Return the sums over i of the numbers u of each pair."""
 
 
 class Elementary(Arithmetic, Protocol):
     """Further operations that formulas of weights use; rows are arrays [1, n]."""
 
     def log(self, x: Any) -> Any:
-        """The natural logarithm."""
+        """Return the natural logarithm."""
 
     def divided(self, x: Any, y: Any) -> Any:
-        """A row over one number, NaN where that is 0."""
+        """Return a row divided by one number; NaN if the number is 0."""
 
     def reference(self, s: Any) -> Any:
-        """A number near enough to the largest of a row that exponentials of the differences do not overflow."""
+        """Return a number so near to the largest of a row that exponentials of differences do not overflow."""
 
     def heaviest(self, P: Any) -> Any:
         """Return the place of a row's largest weight, or of one that serves as well."""
 
     def less(self, x: Any, at: int) -> Any:
-        """A row less its entry ``at``, which becomes exactly 0."""
+        """Return a row minus its entry ``at``, which becomes exactly 0."""

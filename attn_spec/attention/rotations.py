@@ -74,7 +74,7 @@ class Rotation:
         return x[..., self.partner] * self.sign
 
     def spread(self, table: np.ndarray, rest: object) -> np.ndarray:
-        """A table [.., S, R/2] of pairs as one of columns, [.., S, D]; ``rest`` in those that stay."""
+        """Return a table [.., S, R/2] of pairs as a table of columns [.., S, D]; other columns hold ``rest``."""
         found = np.full((*self.positions.shape, self.columns), rest, dtype=table.dtype)
         found[..., : self.turned] = table[..., self.pair]
         return found

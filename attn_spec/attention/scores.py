@@ -79,14 +79,14 @@ def _unit(A: Arithmetic, x: Any) -> Any:
 
 
 def _pulled_from_unit(A: Arithmetic, x: Any, t: Any) -> Any:
-    """The gradient of x for that of u = x / |x|: (t - u (u.t)) / |x|."""
+    """Return the gradient of x from the gradient t of u = x / |x|: (t - u (u.t)) / |x|."""
     u = _unit(A, x)
     along = A.as_operand(A.total(A.as_operand(u * t)))
     return A.quotient(A.as_operand(t - A.as_operand(u * along)), _norm(A, x))
 
 
 def _over_rows(A: Arithmetic, x: Any) -> Any:
-    """The sum over the rows, which stay as one."""
+    """Return the sum over the rows, as one row."""
     return A.transposed(A.total(A.transposed(x)))
 
 
@@ -242,12 +242,12 @@ FEATURE_MAPS: dict[str, Score] = {
 
 
 def score_of(problem: Problem) -> Score:
-    """The score function of a problem."""
+    """Return the score function of a problem."""
     return FEATURE_MAPS[problem.feature_map] if problem.feature_map else SCORES[problem.score_option]
 
 
 def parameters_of(problem: Problem) -> dict[str, np.ndarray]:
-    """The tensors [B, Hq, .., ..] of numbers that the score of a problem has, by option; a plain one has none."""
+    """Return the tensors [B, Hq, .., ..] of a score's parameters, by option; the score q.k has none."""
     chosen, heads = problem.score_option, problem.score_shape[:2]
     names = [] if chosen is None else [chosen, *(row.name for row in parameters(chosen))]
     given = {name: getattr(problem, name) for name in names if OPTIONS[name].tensor is np.float64}

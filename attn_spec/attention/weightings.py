@@ -73,7 +73,7 @@ SOFTMAX = Weighting(
 
 
 def weighting_of(problem: Problem) -> Weighting:
-    """The weighting of a problem."""
+    """Return the weighting of a problem."""
     if problem.feature_map is None:
         return SOFTMAX
     linear = _Linear(problem.feature_epsilon or 0.0)

@@ -127,7 +127,7 @@ KEPT = 4
 def memoized(
     function: Callable[Concatenate[Intermediates, Given], Result],
 ) -> Callable[Concatenate[Intermediates, Given], Result]:
-    """A function of intermediates whose last results are kept as long as those are, apart by what is struck."""
+    """Return a function that memoizes its results as long as the intermediates live, apart by what is struck."""
     results: WeakKeyDictionary[Intermediates, dict[Any, Result]] = WeakKeyDictionary()
 
     @functools.wraps(function)
@@ -202,7 +202,7 @@ def _values(problem: Problem) -> np.ndarray:
 
 
 def _joined(problem: Problem, O: np.ndarray) -> np.ndarray:
-    """The output of a layer, from that of its heads."""
+    """Return the output of a layer from the outputs of its heads."""
     outputs, bias = score_of(problem).outputs, problem.output_projection_bias
     assert outputs is not None
     total = outputs.value(FLOATS, O, parameters_of(problem)).sum(axis=1, keepdims=True)
@@ -225,12 +225,12 @@ def _parameters(problem: Problem) -> dict[str, Any]:
 
 
 def finite(x: np.ndarray) -> np.ndarray:
-    """The numbers, and 0 for what is none: where it is seen the gradient of the score is none either."""
+    """Return x with 0 in place of NaN and infinities; where a query sees one, the score's gradient is undefined too."""
     return np.where(np.isfinite(x), x, 0.0)
 
 
 def repeated_keys(problem: Problem) -> np.ndarray:
-    """The key that each query head reads, [B, Hq, Sk, D]."""
+    """Return the key that each query head reads, [B, Hq, Sk, D]."""
     return problem.per_query_head(problem.k)
 
 

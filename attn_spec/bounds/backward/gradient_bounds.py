@@ -100,7 +100,7 @@ def gradient_bound(
     slack: GradientBound | None = None,
     of_layer: OfLayer | None = None,
 ) -> GradientBound:
-    """The bound under one reading of a resolved contract, see :func:`readings.gradient_readings`.
+    """Return the bound under one reading of a resolved contract, see :func:`readings.gradient_readings`.
 
     ``slack`` bounds the errors of ``forward`` and ``grad`` (default: none); ``of_layer`` finds those of the projections
     of a layer, ``None`` of another problem.
@@ -140,13 +140,13 @@ def gradient_bound(
 
 
 def widest_of_rows(errors: ScoreGradientError) -> np.ndarray:
-    """The largest error of a weight's own evaluation in each row of dQ, [B, heads of dQ, Sq]."""
+    """Return the largest error of a weight's own evaluation in each row of dQ, [B, heads of dQ, Sq]."""
     alpha = evaluation_alpha(errors.near)
     return alpha.max(axis=1, keepdims=True, initial=0.0) if errors.forward.problem.projects else alpha
 
 
 def rows_in_domain(errors: ScoreGradientError) -> np.ndarray:
-    """Queries [B, Hq, Sq] of which nothing that makes their dQ can overflow."""
+    """Return the queries [B, Hq, Sq] for whose dQ no intermediate result can overflow."""
     sums = (np.abs(errors.grad.dS) + errors.E_dS) @ errors.forward.k_size
     return errors.inside & guard(
         "sums of dq that overflow",
@@ -178,7 +178,7 @@ def keys_in_domain(forward: Intermediates, contract: ResolvedContract, sums: Gro
 def finished_error(
     problem: Problem, contract: ResolvedContract, name: str, error: np.ndarray, *, size: np.ndarray, alpha: np.ndarray
 ) -> np.ndarray:
-    """The error of a gradient after its cast, infinite where it could overflow.
+    """Return the error of a gradient after its cast, infinite where it could overflow.
 
     ``error`` is that before, of numbers of ``size`` at most; ``alpha`` [B] or [B, heads, rows] is the largest error of
     a weight's own evaluation in the rows that a gradient sums.
@@ -309,7 +309,7 @@ def _moved_by(vectors: np.ndarray, M: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _operand_gradient(errors: ScoreGradientError, name: str) -> Approximation:
-    """The gradient of the operand "q" or "k", per query head: a product with the other one, which has an error."""
+    """Return the gradient of the operand "q" or "k" per query head: a product with the other operand and its error."""
     forward, dS_size, operands = (
         errors.forward,
         np.abs(errors.grad.dS) + errors.E_dS,
@@ -454,7 +454,7 @@ def product_growth(forward: Intermediates, contract: ResolvedContract, n: np.nda
 
 
 def _last_roundings(forward: Intermediates) -> int:
-    """Roundings of the scale, and of a divisor of scores: none of powers of 2."""
+    """Return the roundings of the scale, and of a divisor of scores: none of powers of 2."""
     constants = (
         abs(forward.problem.scale_value),
         times("the softcap as the last factor", divisor(forward.problem) or 1.0),

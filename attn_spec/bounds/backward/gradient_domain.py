@@ -79,7 +79,7 @@ def sums_fit(
 
 
 def _early_factor(forward: Intermediates) -> float:
-    """The largest number that may multiply dS, before its products or after."""
+    """Return the largest number that may multiply dS, before its products or after."""
     return max(last_factor(forward), abs(forward.problem.scale_value) / (divisor(forward.problem) or 1.0))
 
 

@@ -87,7 +87,7 @@ class HeadSums(KeySums):
     """Sums of each query head, [B, Hq, ..]."""
 
     def over_group(self, forward: Intermediates) -> GroupSums:
-        """The sums over the query heads of ``forward`` that share a kv head, when all rows have been added."""
+        """Return the sums over the query heads of ``forward`` that share a kv head, after all rows have been added."""
         grouped = (forward.problem.batch, forward.problem.kv_heads, forward.problem.group)
         return GroupSums(
             of_k=forward.over_group(self.of_k),

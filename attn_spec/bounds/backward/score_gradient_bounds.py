@@ -190,7 +190,7 @@ def _weighted_error(row: Setting, E_X: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _most_error(row: Setting, E_X: np.ndarray) -> np.ndarray:
-    """The most that p (X + e) may lie from P X, for p between the ends of a weight and |e| <= E_X, before roundings.
+    """Return the largest |p (X + e) - P X| for a weight p between its ends and |e| <= E_X, before roundings.
 
     |(p - P) X + p e| is largest at an end. Of dL each weight may be that of its own summand.
     """

@@ -169,7 +169,7 @@ def _additions(forward: Intermediates) -> tuple[list[np.ndarray], list[np.ndarra
 
 
 def most_of_row(x: np.ndarray) -> np.ndarray:
-    """The largest number of each row."""
+    """Return the largest number of each row."""
     return x.max(axis=-1, initial=0.0)
 
 
@@ -202,7 +202,7 @@ def operands_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarr
 
 
 def _unseen_zeros(forward: Intermediates) -> np.ndarray:
-    """Queries [.., Sq] of zeros that see no key: the operand of zeros that nobody uses is 0, as that of such a key."""
+    """Return the queries [.., Sq] of zeros that see no key; the operand of an unused zero is 0, as for such a key."""
     return (forward.keys[..., 0] == 0) & ~np.any(forward.problem.q, axis=-1)
 
 
@@ -271,18 +271,18 @@ def _depth(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
 
 
 def _largest_seen(forward: Intermediates, sizes: np.ndarray) -> np.ndarray:
-    """The largest entry of any value that a row sees, dropped or not, [.., Sq]."""
+    """Return the largest entry of any value that a row sees, dropped or not, [.., Sq]."""
     largest = forward.largest_factor * sizes.max(axis=-1, initial=0.0)
     return most_of_row(np.where(forward.seen, largest[..., None, :], 0.0))
 
 
 def _largest_mean(forward: Intermediates, weights: WeightError, sizes: np.ndarray) -> np.ndarray:
-    """The largest sum of normalized weights and sizes of values, [.., Sq]."""
+    """Return the largest sum of normalized weights and sizes of values, [.., Sq]."""
     return np.fmin(most_of_row(forward.dropped(weights.P1A) @ sizes), _largest_seen(forward, sizes))
 
 
 def _numerator(forward: Intermediates, contract: ResolvedContract, weights: WeightError, off: np.ndarray) -> np.ndarray:
-    """The largest sum of p.v of a whole row, [.., Sq]: it is rounded to the softmax's format to be divided.
+    """Return the largest sum p.v of a whole row, [.., Sq]; it is rounded to the softmax's format before its division.
 
     ``off`` [.., Sq] is how far rounding moves the reference.
     That of a part of the row, which is normalized to be merged, may be as large as the sum of its values.

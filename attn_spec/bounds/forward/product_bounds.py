@@ -26,7 +26,7 @@ from attn_spec.numbers.formats import Format
 
 
 def operand_scaling(forward: Intermediates, contract: ResolvedContract) -> Rounding:
-    """Rounding of q or k by a scale that multiplies them first, relative to the unscaled operand.
+    """Return the rounding of q or k by a scale that multiplies them first, relative to the unscaled operand.
 
     Two roundings of the constant, one of the product, which is stored; one more where log2(e) or the inverse of
     a divisor of scores is folded in. Without those a power of 4 has an exact root and never rounds, unless storing
@@ -51,7 +51,7 @@ def operand_scaling(forward: Intermediates, contract: ResolvedContract) -> Round
 
 
 def operand_entry(forward: Intermediates, contract: ResolvedContract) -> Rounding:
-    """Rounding of q or k on entry to q.k, relative to the unscaled operand; a scale has multiplied it before."""
+    """Return the rounding of q or k, already scaled, on entry to q.k, relative to the unscaled operand."""
     scaled = operand_scaling(forward, contract)
     if contract.scale_on == "scores" or forward.problem.scale_value == 0:
         return rounding_on_entry(contract, stored_format(forward, contract))
@@ -64,7 +64,7 @@ def operand_entry(forward: Intermediates, contract: ResolvedContract) -> Roundin
 
 
 def operand_format(forward: Intermediates, contract: ResolvedContract) -> Format:
-    """The format of q and k when they enter q.k."""
+    """Return the format of q and k when they enter q.k."""
     return stored_format(forward, contract) if contract.scale_on == "scores" else contract.stages.stored_scores.format
 
 
@@ -75,8 +75,10 @@ def _unscaling(forward: Intermediates, contract: ResolvedContract) -> float:
 
 
 def last_factor(forward: Intermediates) -> float:
-    """The largest number that may multiply a product of q and k, or of dS and one of them: sigma itself, if no operand
-    was scaled; 1, if one was; or a divisor c of scores, if one was multiplied by sigma / c.
+    """Return the largest number that may multiply a product of q and k, or of dS and one of them.
+
+    It is sigma itself if no operand was scaled, 1 if one was, or a divisor c of scores if one was multiplied by
+    sigma / c.
     """
     return max(1.0, abs(forward.problem.scale_value), term("unscaling by a softcap", divisor(forward.problem) or 0.0))
 
@@ -127,7 +129,7 @@ def dot_product_error(forward: Intermediates, contract: ResolvedContract) -> np.
 
 
 def _operand_sizes(forward: Intermediates, contract: ResolvedContract) -> tuple[np.ndarray, np.ndarray]:
-    """The largest that the operands may be, [B, Hq, Sq, D] and [B, Hq, Sk, D]."""
+    """Return the largest sizes of the operands, [B, Hq, Sq, D] and [B, Hq, Sk, D]."""
     errors = operand_error(forward, contract)
     return (
         (forward.q_size, forward.k_size)
@@ -139,7 +141,7 @@ def _operand_sizes(forward: Intermediates, contract: ResolvedContract) -> tuple[
 @memoized
 @np.errstate(all="ignore")
 def product_sizes(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
-    """The sum of the sizes of the products that a score is, at most, [.., Sq, Sk]."""
+    """Return the largest sum of the sizes of a score's products, [.., Sq, Sk]."""
     if operand_error(forward, contract) is None or forward.score.pairs is not None:
         return forward.magnitude
     of_q, of_k = _operand_sizes(forward, contract)
@@ -148,7 +150,7 @@ def product_sizes(forward: Intermediates, contract: ResolvedContract) -> np.ndar
 
 @np.errstate(all="ignore")
 def shared_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
-    """The part of :func:`dot_product_error` that two products of the same operands have in common."""
+    """Return the part of :func:`dot_product_error` that two products of the same operands share."""
     errors, of_pairs = operand_error(forward, contract), pair_error(forward, contract)
     if errors is None:
         return np.zeros(forward.dot.shape)
@@ -210,7 +212,7 @@ def lowest_bits(forward: Intermediates) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _smallest_operand(forward: Intermediates, contract: ResolvedContract) -> float:
-    """The exponent below which an entry of q or k, scaled or not, may change on its way into the product."""
+    """Return the exponent below which an entry of q or k, scaled or not, may change on its way into the product."""
     enters = contract.stages.multiplicands.format
     moved = contract.scale_on == "operands" and abs(forward.problem.scale_value) != 1
     lowest = float(enters.emin) if moved or contract.flushes(enters, entering=True) else -math.inf

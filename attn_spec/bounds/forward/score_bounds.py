@@ -80,7 +80,7 @@ def repeated_score_error(forward: Intermediates, contract: ResolvedContract) -> 
 
 
 def _shared_by_softcap(forward: Intermediates, contract: ResolvedContract, shared: np.ndarray) -> np.ndarray:
-    """The part that two scores under a softcap have in common of an error ``shared`` by them before it."""
+    """Return the part that two scores under a softcap have in common of an error ``shared`` by them before it."""
     delta, cap = error_before(forward, contract, "softcap"), forward.problem.softcap
     assert cap is not None
     slope = _steepest(forward, contract, delta, cap)
@@ -130,7 +130,7 @@ def _scale_error(forward: Intermediates, contract: ResolvedContract, delta: np.n
 
 
 def _steepest(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
-    """The largest slope of the softcap within an error of ``delta`` of its argument."""
+    """Return the largest slope of the softcap within an error of ``delta`` of its argument."""
     near = term("the largest slope nearby", _divided_error(forward, contract, delta, cap))
     nearest = np.maximum(np.abs(forward.before("softcap")) - near, 0.0) / cap
     return np.cosh(np.minimum(nearest, 300.0)) ** -2.0
@@ -148,7 +148,10 @@ def _divided_error(forward: Intermediates, contract: ResolvedContract, delta: np
 
 
 def _softcap_error(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray) -> np.ndarray:
-    """The slope of c tanh(s/c), sech^2(s/c), falls with |s|: an error e of s costs at most e sech^2((|s| - e)/c)."""
+    """Return the error of c tanh(s/c) for an error ``delta`` of s.
+
+    The slope sech^2(s/c) falls with |s|, so an error e of s costs at most e sech^2((|s| - e)/c).
+    """
     stored, work, cap = contract.stages.stored_scores, contract.stages.score_accumulation, forward.problem.softcap
     assert cap is not None
     slope = _steepest(forward, contract, delta, cap)
@@ -281,7 +284,7 @@ BOUNDED = tuple(name for name in TERMS if name in THEOREMS or name in BENDS)
 
 
 def farthest_key(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
-    """The largest number of keys that a slope multiplies, [Sq, 1]."""
+    """Return the largest number of keys that a slope multiplies, [Sq, 1]."""
     far = _farthest_key(forward)
     return np.maximum(far, forward.problem.key_length) if contract.alibi == "positions" else far
 
@@ -298,7 +301,7 @@ def row_shift(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
 
 
 def _farthest_key(forward: Intermediates) -> np.ndarray:
-    """The distance of the farthest key from that which a query is aligned with, [Sq, 1]."""
+    """Return the distance of the farthest key from the key that a query is aligned with, [Sq, 1]."""
     return abs(forward.problem.distances).max(axis=-1, keepdims=True, initial=0)
 
 
