@@ -34,7 +34,7 @@ from attn_spec.problem.handled import check_handled
 from attn_spec.problem.problem import Problem
 
 #: Options whose gradients, or slopes, are evaluated here, see ``problem.handled``.
-HANDLES = (*known_to(BALLS), "dropout_keep", "dropout_p", "feature_epsilon")
+HANDLES = (*known_to(BALLS, slopes=True), "dropout_keep", "dropout_p", "feature_epsilon")
 
 
 def enclose_gradients(

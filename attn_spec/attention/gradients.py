@@ -51,7 +51,7 @@ from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 
 #: Options whose gradients, or slopes, are evaluated here, see ``problem.handled``.
-HANDLES = (*known_to(REALS), "dropout_keep", "dropout_p", "feature_epsilon")
+HANDLES = (*known_to(REALS, slopes=True), "dropout_keep", "dropout_p", "feature_epsilon")
 #: Weights, output and slopes are found to this many more bits, for the handful of errors that meet in one dA.
 GUARD = 3
 

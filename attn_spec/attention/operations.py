@@ -15,13 +15,17 @@ from attn_spec.attention.rotations import Rotation
 
 
 class Elements(Protocol):
-    """Operations entry by entry of formulas of terms (``terms``), beside ``+``, ``-``, ``*`` and ``/``."""
+    """Operations of the formulas of terms (``terms``), entry by entry, beside ``+``, ``-``, ``*`` and ``/``."""
 
     def given(self, x: np.ndarray) -> Any:
         """Float64 as numbers of this arithmetic."""
 
     def tanh(self, x: Any) -> Any:
         """Return the hyperbolic tangent."""
+
+
+class Slopes(Elements, Protocol):
+    """Operations of the formulas of their slopes."""
 
     def slope_of_tanh(self, s: Any, y: Any, c: Any) -> Any:
         """1 - tanh(s / c)^2, the slope of y = c tanh(s / c)."""

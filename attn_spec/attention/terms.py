@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attn_spec.attention.operations import Elements, Scaling
+from attn_spec.attention.operations import Elements, Scaling, Slopes
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import ADDEND
 
@@ -36,9 +36,10 @@ class Term:
     #: (arithmetic, s, p) -> y.
     value: Callable[[Elements, Any, Given], Any]
     #: (arithmetic, s, y, p) -> dy/ds. None means that the slope is 1.
-    slope: Callable[[Elements, Any, Any, Given], Any] | None = None
-    #: Operations of ``Elements`` that the formulas use beside ``+``, ``-``, ``*`` and ``/``.
+    slope: Callable[[Slopes, Any, Any, Given], Any] | None = None
+    #: Operations of ``operations`` that the formulas of value and slope use beside ``+``, ``-``, ``*`` and ``/``.
     needs: tuple[str, ...] = ()
+    slope_needs: tuple[str, ...] = ()
     #: True if s is divided by the option first. Kernels may then multiply by a scale that has been divided by it.
     divides: bool = False
     #: True if the option is in units of a score, so that a kernel that counts scores in units of ln 2 converts it.
@@ -60,7 +61,8 @@ TERMS: dict[str, Term] = {
         formula="c tanh(s / c)",
         value=lambda A, s, p: p["softcap"] * A.tanh(s / p["softcap"]),
         slope=lambda A, s, y, p: A.slope_of_tanh(s, y, p["softcap"]),
-        needs=("tanh", "slope_of_tanh"),
+        needs=("tanh",),
+        slope_needs=("slope_of_tanh",),
         divides=True,
         at_most=lambda h, p: np.minimum(h, p["softcap"]),
     ),
@@ -83,9 +85,10 @@ ADDENDS = tuple(name for name in TERMS if OPTIONS[name].kind == ADDEND)
 assert tuple(TERMS) == ("scale", *BENDS, *ADDENDS), "the scale comes first, and terms that are added come last"
 
 
-def known_to(A: Elements) -> tuple[str, ...]:
-    """Return the names of the terms that an arithmetic has the operations for."""
-    return tuple(name for name, row in TERMS.items() if all(hasattr(A, operation) for operation in row.needs))
+def known_to(A: object, *, slopes: bool = False) -> tuple[str, ...]:
+    """Return the names of the terms whose values, and ``slopes`` too, an arithmetic has the operations for."""
+    needed = {name: row.needs + (row.slope_needs if slopes else ()) for name, row in TERMS.items()}
+    return tuple(name for name, operations in needed.items() if all(hasattr(A, each) for each in operations))
 
 
 def used(problem: Problem, names: tuple[str, ...] = tuple(TERMS)) -> dict[str, Term]:
@@ -94,11 +97,11 @@ def used(problem: Problem, names: tuple[str, ...] = tuple(TERMS)) -> dict[str, T
 
 
 def numbers_of(problem: Problem, names: tuple[str, ...] = (*BENDS, *ADDENDS)) -> dict[str, np.ndarray]:
-    """Return the numbers of terms in float64, each of four axes that broadcast to [B, Hq, Sq, Sk]."""
+    """Return the numbers of terms, floats but for distances, each of four axes that broadcast to [B, Hq, Sq, Sk]."""
     given = {name: np.asarray(getattr(problem, name), dtype=np.float64) for name in used(problem, names)}
     found = {name: x if x.ndim else x.reshape(1, 1, 1, 1) for name, x in given.items()}
     if any(OPTIONS[name].positional for name in found):
-        found["distances"] = abs(problem.distances)[None, None].astype(np.float64)
+        found["distances"] = abs(problem.distances)[None, None]
     return found
 
 
@@ -121,7 +124,7 @@ def applied(A: Elements, problem: Problem, s: Any, p: Given, names: tuple[str, .
     return found
 
 
-def slope_of_bends(A: Elements, problem: Problem, after: Mapping[str, Any], p: Given) -> Any:
+def slope_of_bends(A: Slopes, problem: Problem, after: Mapping[str, Any], p: Given) -> Any:
     """Return the slope of the finished score in the scaled one, of scores ``after`` each term; None means 1."""
     found, s = None, after["scale"]
     for name, row in used(problem, BENDS).items():

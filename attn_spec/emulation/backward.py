@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.attention.terms import BENDS, TERMS
 from attn_spec.contract.contract import ResolvedContract
 
 from .arithmetic import Order
 from .forward import TiledAttention
+from .operands import Execution, Number
 
 
 class TiledGradients(TiledAttention):
@@ -24,11 +26,14 @@ class TiledGradients(TiledAttention):
 
     #: Slope 1 - tanh(s / softcap)^2 of the tile, 1 without a softcap.
     slope: Any = 1.0
+    #: Slopes of the other terms that bend the scores of the tile, by option.
+    slopes_of_terms: dict[str, Any]
 
     def __init__(
         self, contract: ResolvedContract, order: Order, dout: Any, saved: tuple[Any, ...], **options: Any
     ) -> None:
         """Prepare the call; ``saved`` are q, k, v, out, lse of the forward pass."""
+        self.slopes_of_terms = {}
         dlse, own = options.pop("dlse", None), options.pop("option_dtypes", {})
         *qkv, out, lse = saved
         super().__init__(contract, order, *qkv, **options)
@@ -51,7 +56,7 @@ class TiledGradients(TiledAttention):
             for self.tile in self.tiles():  # noqa: B020 - every step reads the current tile
                 p = self.recompute_weights()
                 dA = self.score_gradient(self.weights_of_scores(p), self.weight_gradient(), delta)
-                wide = self.through_softcap(dA)
+                wide = self.before_bends(dA)
                 if self.pair_scores is not None:
                     self.place(self.dS.swapaxes(2, 3), wide.swapaxes(2, 3))
                 dS = self.cast_score_gradient(wide)
@@ -112,6 +117,13 @@ class TiledGradients(TiledAttention):
         """Return the weights that make dS: before or after their cast, as the contract says."""
         return self.cast(p) if self.c.score_gradients_of == "cast" else p
 
+    def apply_term(self, name: str, s: Any) -> Any:
+        y, slope = super().apply_term(name, s), TERMS[name].slope
+        assert slope is not None
+        before, after = (Number(x, "stored_scores", self) for x in (s, y))
+        self.slopes_of_terms[name] = slope(Execution(self), before, after, self.given_numbers()).values
+        return y
+
     def apply_softcap(self, s: Any) -> Any:
         capped = super().apply_softcap(s)
         self.slope = 1.0 if self.softcap is None else self.softcap_slope(s, capped)
@@ -149,6 +161,16 @@ class TiledGradients(TiledAttention):
         wanted = self.order.gradient_scaling
         has_none = (wanted == "slope" and self.softcap is None) or (wanted == "dS" and self.pair_scores is not None)
         return "products" if has_none else wanted
+
+    def before_bends(self, dA: Any) -> Any:
+        """Return dS: dA times the slope of each term that bends the score, the last first."""
+        for name in reversed(BENDS):
+            if name == "softcap":
+                dA = self.through_softcap(dA)
+            elif name in self.bends:
+                slope = self.xp.where(self.tile.visible, self.slopes_of_terms[name], 0.0)
+                dA = self.round(dA * slope, "stored_scores")
+        return dA
 
     def through_softcap(self, dA: Any) -> Any:
         if self.softcap is None:

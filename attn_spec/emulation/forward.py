@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.attention.terms import TERMS, at_most
 from attn_spec.kernels.frameworks.framework import values_of
 
 from .dropout import Dropout
@@ -78,14 +79,12 @@ class TiledAttention(Dropout):
         return nothing if self.c.reference == "zero" else nothing + self.upper_bound()
 
     def upper_bound(self) -> Any:
-        """Return |scale| |q| max |k|, or the softcap if that is less, plus the largest addends: [B, Hq, Sq, 1]."""
+        """Return the largest score after all terms, if those before are at most |q| max |k|: [B, Hq, Sq, 1]."""
         q, k = (np.linalg.norm(values_of(x), axis=-1, keepdims=True) for x in (self.q, self.k))
         k = k[:, self.map_kv_head()].max(axis=2, keepdims=True, initial=0.0)
         largest = q * k if self.pair_scores is None else np.abs(self.pair_scores).max(-1, keepdims=True, initial=0.0)
         highest = abs(float(self.default_scale() if self.scale is None else self.scale)) * largest
-        highest = highest if self.softcap is None else np.minimum(highest, self.softcap)
-        if self.bias is not None:
-            highest = highest + np.where(np.isfinite(self.bias), self.bias, 0.0).max(initial=0.0)
+        highest = at_most({name: TERMS[name] for name in self.numbers}, highest, self.numbers)
         if self.slopes is not None and self.alibi_from == "first":
             highest = highest + values_of(self.slopes) * self.Sk
         return self.array(highest * (math.log2(math.e) if self.is_base2 else 1.0))

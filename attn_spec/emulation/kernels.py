@@ -23,10 +23,11 @@ from .backward import TiledGradients
 from .forward import TiledAttention
 from .layers import Layer, heads_contract
 from .operands import Operands, chooses_score
+from .scores import EXECUTED
 
 #: Options and abilities that an emulated kernel declares by default.
 SUPPORTS = (
-    *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap"),
+    *("causal", "causal_alignment", "window", "mask", *EXECUTED),
     *("gqa", "dv", "cross", "empty", "lse", "mask_of_two_axes"),
 )
 CONVENTIONS = {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True}

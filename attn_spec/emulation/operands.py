@@ -47,12 +47,25 @@ class Number:
     def __sub__(self, other: Number) -> Number:
         return Execution(self.steps).finished(self.values - other.values)
 
+    def __truediv__(self, other: Number) -> Number:
+        return Execution(self.steps).quotient(self, other)
+
 
 class Execution:
     """The operations of ``attention.arithmetic`` under a contract: rounded as sums of scores are, stored as scores."""
 
     def __init__(self, steps: MatrixProducts) -> None:
         self.steps = steps
+
+    def given(self, x: np.ndarray) -> Number:
+        """Return real numbers as a kernel holds them."""
+        stage = "score_accumulation"
+        return Number(self.steps.round(self.steps.array(x), stage), stage, self.steps)
+
+    def slope_of_tanh(self, s: Number, y: Number, c: Number) -> Number:
+        del y
+        t = self.tanh(s / c)
+        return self.complement(t * t)
 
     def finished(self, x: Any) -> Number:
         """Round and store the result of one operation."""

@@ -13,18 +13,23 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.attention.terms import ADDENDS, BENDS, TERMS
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.roundoff import is_power_of
 from attn_spec.contract.stages import contains
 from attn_spec.kernels.frameworks.framework import of, values_of
 from attn_spec.problem.handled import refuse
+from attn_spec.problem.options import OPTIONS
 
 from .arithmetic import Order
 from .matrix_products import MatrixProducts
+from .operands import Execution, Number
 
+#: Terms of a score that have a step here, or a formula that :meth:`Scores.apply_term` evaluates.
+EXECUTED = ("scale", *BENDS, "bias", "alibi_slopes")
 #: Options that the steps here and in ``dropout`` evaluate, and the scores of pairs that ``operands`` makes of others.
 HANDLES = (
-    *("causal", "causal_alignment", "window", "mask", "scale", "softcap", "bias", "alibi_slopes", "pair_scores"),
+    *("causal", "causal_alignment", "window", "mask", *EXECUTED, "pair_scores"),
     *("dropout_keep", "dropout_p", "dropout_seed"),
 )
 
@@ -58,6 +63,13 @@ class Scores(MatrixProducts):
         self.alignment = options.get("causal_alignment", "top_left")
         self.window = options.get("window") or (None, None)
         self.softcap: Any = options.get("softcap")
+        #: Names of the terms that bend the score, and the numbers of all terms but the scale.
+        self.bends = tuple(name for name in BENDS if options.get(name) is not None)
+        self.numbers = {
+            name: np.asarray(values_of(options[name]) if OPTIONS[name].tensor else options[name], dtype=np.float64)
+            for name in (*self.bends, *ADDENDS)
+            if options.get(name) is not None
+        }
         #: Scores before the scale [B, Hq, Sq, Sk] of which q and k are not the factors, or None.
         self.pair_scores = options.get("pair_scores")
         self.mask: Any
@@ -116,7 +128,7 @@ class Scores(MatrixProducts):
         s = self.score(self.q, self.load_k())
         if self.puts_bias_first:
             return self.change_base(self.apply_scale(self.apply_bias_first(s)))
-        s = self.apply_softcap(self.apply_scale(s))
+        s = self.bend(self.apply_scale(s))
         return self.apply_alibi(self.apply_bias(s if self.folds_base or self.folds_exponent else self.change_base(s)))
 
     def default_scale(self) -> float:
@@ -134,18 +146,18 @@ class Scores(MatrixProducts):
     @property
     def folds_base(self) -> bool:
         """True if log2(e) is part of the query's factor."""
-        return self.scales_operands and self.order.scaling == "folded" and self.is_base2 and self.softcap is None
+        return self.scales_operands and self.order.scaling == "folded" and self.is_base2 and not self.bends
 
     @property
     def folds_softcap(self) -> bool:
         """True if the inverse of the softcap is part of the query's factor."""
-        return self.scales_operands and self.order.scaling == "folded" and self.softcap is not None
+        return self.scales_operands and self.order.scaling == "folded" and self.bends == ("softcap",)
 
     @property
     def folds_exponent(self) -> bool:
         """True if scores stay unscaled until an exponent that has the scale and log2(e) in one constant."""
         wanted = self.order.exponent_folded and self.is_base2 and not self.scales_operands
-        plain = not self.has_addends and self.softcap is None and self.c.reference_distance == 0
+        plain = not self.has_addends and not self.bends and self.c.reference_distance == 0
         return wanted and plain and (self.scale is None or self.scale > 0)
 
     @property
@@ -156,7 +168,7 @@ class Scores(MatrixProducts):
     @property
     def puts_bias_first(self) -> bool:
         """True if bias and ALiBi are divided by the scale and added to q.k."""
-        wanted = self.order.bias_first and self.has_addends and self.softcap is None and not self.scales_operands
+        wanted = self.order.bias_first and self.has_addends and not self.bends and not self.scales_operands
         kept = contains(self.c.format("stored_scores"), self.c.format("score_accumulation"))
         return wanted and kept and self.scale != 0
 
@@ -210,6 +222,23 @@ class Scores(MatrixProducts):
         if self.scales_operands or self.folds_exponent:
             return s
         return self.times(s, self.factor(), "stored_scores")
+
+    def bend(self, s: Any) -> Any:
+        """Return the score before what is added to it: each term by its own step, or by its formula."""
+        for name in BENDS:
+            if name == "softcap":
+                s = self.apply_softcap(s)
+            elif name in self.bends:
+                s = self.apply_term(name, s)
+        return s
+
+    def apply_term(self, name: str, s: Any) -> Any:
+        """Return a term, whose formula is evaluated operation by operation."""
+        return TERMS[name].value(Execution(self), Number(s, "stored_scores", self), self.given_numbers()).values
+
+    def given_numbers(self) -> dict[str, Number]:
+        """Return the numbers of bends as formulas take them."""
+        return {name: Execution(self).given(self.numbers[name].reshape(1, 1, 1, 1)) for name in self.bends}
 
     def apply_softcap(self, s: Any) -> Any:
         if self.softcap is None:

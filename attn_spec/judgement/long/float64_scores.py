@@ -12,12 +12,15 @@ therefore at most 2.02 D^2 U 2^(a + c - b).
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 
+from attn_spec.attention.terms import ADDENDS, BENDS, numbers_of, used
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION
 from attn_spec.contract.roundoff import elementary_error
 from attn_spec.judgement.long.engine import Engine
@@ -59,35 +62,84 @@ def float64_scores(problem: Problem, engine: Engine, *, cut_operands: bool = Fal
 
     With ``cut_operands`` q and k are split as the module says, so that products are rounded less.
     """
-    cap, D, k = problem.softcap, problem.head_dim, problem.per_query_head(problem.k)
+    k, A = problem.per_query_head(problem.k), RowBounds(engine)
     lengths = np.linalg.norm(k, axis=-1).max(axis=-1, initial=0.0)[..., None]
-    largest = abs(problem.scale_value) * np.linalg.norm(problem.q, axis=-1) * lengths
+    sigma = abs(problem.scale_value)
+    largest = sigma * np.linalg.norm(problem.q, axis=-1) * lengths
+    # The scale costs three roundings: two of the constant, one of the product.
     if cut_operands:
-        s, of_rest = _of_cut_operands(problem.q, k, engine)
-        delta = 8 * largest + abs(problem.scale_value) * of_rest
+        x, of_rest = _of_cut_operands(problem.q, k, engine)
+        delta = 5 * largest + sigma * of_rest
     else:
-        s, delta = _product(problem.q, k, engine), (D + 8) * largest
-    xp = array_namespace(s)
-    s *= problem.scale_value
-    size = largest
-    if cap is not None:
-        s /= cap
-        s = xp.tanh(s)
-        s *= cap
-        delta = delta + (4 + elementary_error(EVALUATION, "tanh_error") / U) * cap
-        size = np.minimum(size, cap)
-    if problem.bias is not None:
-        s += engine.give(problem.bias)
-        of_bias = np.where(np.isfinite(problem.bias), abs(problem.bias), 0.0).max(axis=-1, initial=0.0)
-        delta, size = delta + 4 * of_bias, size + of_bias
-    if problem.alibi_slopes is not None:
-        far = abs(problem.distances)
-        s -= engine.give(problem.alibi_slopes * far)
-        of_slopes = abs(problem.alibi_slopes)[..., 0] * far.max(axis=-1, initial=0)
-        delta, size = delta + 4 * of_slopes, size + of_slopes
+        x, delta = _product(problem.q, k, engine), (problem.head_dim + 5) * largest
+    x *= problem.scale_value
+    s = Numbers(x, delta, largest, engine)
+    del x  # a term need not keep the array before it
+    p = {name: A.given(x) for name, x in numbers_of(problem).items()}
+    for row in used(problem, (*BENDS, *ADDENDS)).values():
+        s = row.value(A, s, p)
     visible = problem.visible
-    s[engine.give(np.broadcast_to(~visible, s.shape))] = -np.inf
-    return Scores(s, visible.sum(axis=-1), delta * U * SLACK + TINY, size * SLACK)
+    s.x[engine.give(np.broadcast_to(~visible, s.x.shape))] = -np.inf
+    return Scores(s.x, visible.sum(axis=-1), s.delta * U * SLACK + TINY, s.size * SLACK)
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """Numbers in float64 with bounds on errors and sizes of each row, to first order; ``SLACK`` covers the others."""
+
+    #: Array of the engine, [.., Sq, Sk], or NumPy array of numbers that are given, which broadcasts to that.
+    x: Any
+    #: Bound on the errors of a row in units of U, and on its sizes, [.., Sq].
+    delta: np.ndarray
+    size: np.ndarray
+    engine: Engine
+    is_given: bool = False
+
+    @property
+    def array(self) -> Any:
+        """The array of the engine."""
+        return self.engine.give(self.x) if self.is_given else self.x
+
+    def _rounded(self, other: Numbers, of: Callable[[Any, Any], Any], delta: np.ndarray, size: np.ndarray) -> Numbers:
+        """Return the result of an operation, which is rounded; its operands have errors that add up to ``delta``."""
+        is_given = self.is_given and other.is_given
+        x = of(self.x, other.x) if is_given else of(self.array, other.array)
+        return Numbers(x, delta + size, size, self.engine, is_given)
+
+    def __add__(self, other: Numbers) -> Numbers:
+        return self._rounded(other, operator.add, self.delta + other.delta, self.size + other.size)
+
+    def __sub__(self, other: Numbers) -> Numbers:
+        return self._rounded(other, operator.sub, self.delta + other.delta, self.size + other.size)
+
+    def __mul__(self, other: Numbers) -> Numbers:
+        delta = self.delta * other.size + self.size * other.delta
+        return self._rounded(other, operator.mul, delta, self.size * other.size)
+
+    def __truediv__(self, other: Numbers) -> Numbers:
+        """Return the quotient by numbers that are given."""
+        assert other.is_given
+        least = np.abs(other.x).min(axis=-1)
+        return self._rounded(other, operator.truediv, self.delta / least, self.size / least)
+
+
+class RowBounds:
+    """The operations of terms with bounds for each row."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def given(self, x: np.ndarray) -> Numbers:
+        """Numbers, or -inf at masked keys."""
+        size = np.maximum(x.max(axis=-1, initial=0.0), -x.min(axis=-1, initial=0.0))
+        if not np.isfinite(size).all():
+            size = np.where(np.isfinite(x), np.abs(x), 0.0).max(axis=-1, initial=0.0)
+        return Numbers(x, np.zeros(size.shape), size, self.engine, is_given=True)
+
+    def tanh(self, x: Numbers) -> Numbers:
+        """Return the tangent, whose slope is at most 1."""
+        delta = x.delta + elementary_error(EVALUATION, "tanh_error") / U
+        return Numbers(array_namespace(x.array).tanh(x.array), delta, np.minimum(x.size, 1.0), self.engine)
 
 
 def _product(q: np.ndarray, k: np.ndarray, engine: Engine) -> Any:

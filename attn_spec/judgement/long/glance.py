@@ -22,18 +22,19 @@ from array_api_compat import array_namespace, device
 from attn_spec.attention import error_free
 from attn_spec.attention.enclosure import Enclosed
 from attn_spec.attention.scores import score_of
+from attn_spec.attention.terms import known_to
 from attn_spec.bounds.forward.least_bounds import least_lse_error, least_output_error
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.roundoff import elementary_error
 from attn_spec.judgement.long.engine import NUMPY, Engine
-from attn_spec.judgement.long.float64_scores import SLACK, TINY, Scores, U, float64_scores
+from attn_spec.judgement.long.float64_scores import SLACK, TINY, RowBounds, Scores, U, float64_scores
 from attn_spec.problem.conventions import DEFAULTS, OF_ANSWERS, Conventions
 from attn_spec.problem.handled import not_handled
 from attn_spec.problem.problem import Problem
 
-#: Options that are terms of ``float64_scores``, see ``problem.handled``.
-HANDLES = ("scale", "softcap", "bias", "alibi_slopes")
+#: Terms that ``float64_scores`` has the operations for, see ``problem.handled``.
+HANDLES = known_to(RowBounds)
 #: Conventions that a glance reads, among those that decide the result of a row with keys.
 CONVENTIONS_READ = ("lse_base",)
 #: Rows evaluated together: under causality few rows see the last keys, which are then left out.
@@ -71,7 +72,7 @@ def knows(conventions: Conventions) -> bool:
 def glance(problem: Problem, engine: Engine = NUMPY, *, cut_operands: bool = False) -> Glance:
     """Evaluate a problem for which :func:`is_plain`; ``cut_operands`` splits q and k as in ``float64_scores``.
 
-    Memory: two float64 arrays and a bool one [B, Hq, Sq, Sk].
+    Memory: three float64 arrays and a bool one [B, Hq, Sq, Sk].
     """
     scores, v = float64_scores(problem, engine, cut_operands=cut_operands), problem.per_query_head(problem.v)
     return _of_sums([engine.take(x) for x in _summed(scores.s, engine.give(v))], v, scores)

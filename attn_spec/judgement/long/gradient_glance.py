@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from attn_spec.attention.terms import ADDENDS
 from attn_spec.bounds.backward.block_sums import MAXIMUM, BlockSums
 from attn_spec.bounds.backward.gradient_key_sums import ALL, Keys
 from attn_spec.bounds.backward.least_gradient_bounds import least_gradient_error
@@ -35,8 +36,8 @@ from attn_spec.judgement.long.gradient_groups import Given
 from attn_spec.problem.handled import not_handled
 from attn_spec.problem.problem import Problem
 
-#: Options that are terms of ``float64_scores`` and whose slope is 1, apart from the scale; see ``problem.handled``.
-HANDLES = ("scale", "bias", "alibi_slopes")
+#: Terms whose slope is 1, and the scale; see ``problem.handled``.
+HANDLES = ("scale", *ADDENDS)
 #: Largest number of float64 arrays [rows, Sk] that a glance holds at a time, and the rows that it evaluates together.
 #: These are few enough that keys which no row of them sees can be left out.
 GLANCE, TOGETHER = 9, 256

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attn_spec.attention.terms import BENDS
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.problem.option_dtypes import pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS
@@ -33,7 +34,8 @@ ARRAYS, BESIDE = 4, 2**30
 def recipes(subject: Subject, seed: int, *, gradients: bool = False) -> list[Recipe]:
     """Return the problems of all shapes that are asked for: without options in each regime, then with each option.
 
-    With ``gradients``, only problems whose gradients are cleared at a glance: no other scores, no softcap, no dropout.
+    With ``gradients``, only problems whose gradients are cleared at a glance: no other scores, no terms that bend the
+    score, no dropout.
     """
     limits = subject.kernel.limits
     always = {name: _usual(name) for name in limits.always if name in OPTIONS}
@@ -46,7 +48,7 @@ def recipes(subject: Subject, seed: int, *, gradients: bool = False) -> list[Rec
         and name not in always
         and not any(row.excludes(OPTIONS[other]) or OPTIONS[other].excludes(row) for other in always)
         and not any(name in pair and set(always) & set(pair) for pair in limits.exclusive)
-        and not (gradients and (row.kind in kinds or name == "softcap"))
+        and not (gradients and (row.kind in kinds or name in BENDS))
     ]
     regimes = OF_GRADIENTS if gradients else REGIMES
     ways: list[tuple[str, dict[str, Any]]] = [(regime, {}) for regime in regimes]

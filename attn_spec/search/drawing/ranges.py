@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attn_spec.attention.scores import parameters_of, score_of
+from attn_spec.attention.terms import BENDS, TERMS, divisor
 from attn_spec.bounds.backward.gradient_bounds import GradientBound
 from attn_spec.bounds.forward.domain import numbers_fit
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     from attn_spec.search.drawing.regimes import Recipe
 
 #: Options whose sizes are counted in :func:`_widest`, see ``problem.handled``.
-HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p")
+HANDLES = (
+    *("scale", *(name for name in BENDS if TERMS[name].divides), "bias", "alibi_slopes"),
+    *("dropout_keep", "dropout_p"),
+)
 #: Factors of q and k, and of v, the largest first.
 SIZES = (1.0, 2.0**-3, 2.0**-6, 2.0**-10)
 #: The plainest regime, for scores that are silent about vectors as short as those of other regimes.
@@ -164,8 +168,8 @@ def _widest_of_gradients(forward: Intermediates, grad: GradientIntermediates) ->
 
 
 def _bent(forward: Intermediates) -> float:
-    """Return the largest factor from a softcap c, its inverse, and the factor 1/(1 - p) of dropout."""
-    cap = forward.problem.softcap or 1.0
+    """Return the largest factor from a divisor c of scores, its inverse, and the factor 1/(1 - p) of dropout."""
+    cap = divisor(forward.problem) or 1.0
     return max(cap, 1 / cap) * forward.largest_factor
 
 
