@@ -1,8 +1,8 @@
 """Refusal of a problem with an option that an arithmetic does not evaluate.
 
-Every arithmetic takes the mask from ``Problem.visible`` and the formulas of a score from its row. Other options need
-code in each arithmetic: a term of the score, a factor of the weights, a number added to the row sum. ``HANDLES`` of an
-arithmetic names the options that its code evaluates. A problem with another option is refused: a formula without that
+Every arithmetic takes the mask from ``Problem.visible``, and the formulas of a score and of its terms from their rows.
+Other options need code in each arithmetic: a factor of the weights, a number added to the row sum. ``HANDLES`` of an
+arithmetic names the options that its code evaluates, and the terms whose rows it has the operations for. A problem with another option is refused: a formula without that
 option would refute right answers and pass wrong ones.
 """
 
