@@ -38,7 +38,7 @@ def rewritten(problem: Problem, keep: int | None = None) -> Problem:
     changed = ("q", "k", "v") if rng.random() < 0.5 else rng.choice(["q", "k", "v"], size=1)
     kept = (np.arange(problem.batch) == keep)[:, None, None, None]
     arrays = {name: getattr(problem, name) for name in changed}
-    other = {name: bits.nearest(rng.standard_normal(x.shape), problem.dtype) for name, x in arrays.items()}
+    other = {name: bits.nearest(rng.standard_normal(x.shape), problem.dtype_of(name)) for name, x in arrays.items()}
     return problem.replace(**{name: np.where(kept, x, other[name]) for name, x in arrays.items()})
 
 

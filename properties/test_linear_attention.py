@@ -56,7 +56,7 @@ def test_weights_are_products_of_features(subject: Subject, problem: Problem) ->
 def test_a_factor_of_the_features_of_a_query_cancels(subject: Subject, problem: Problem) -> None:
     """Features of queries 2^-12 times as large leave the output within the bound of the problem that they make."""
     q = problem.q - 8.0 if problem.feature_map == "exp" else problem.q * 2.0**-12
-    changed = problem.replace(q=bits.nearest(q, problem.dtype))
+    changed = problem.replace(q=bits.nearest(q, problem.dtype_of("q")))
     assert_within_bound(subject, changed, subject(changed))
 
 

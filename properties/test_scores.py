@@ -22,7 +22,7 @@ def chosen(subject: Subject, option: str, **fixed: Any) -> SearchStrategy[Proble
 def permuting_weights(subject: Subject) -> SearchStrategy[Problem]:
     """Draw problems whose W permutes the axes of k, all heads alike, and may multiply them by powers of two."""
     drawn = chosen(subject, "score_weight", score_weight="permutation@11DD")
-    return drawn.filter(lambda problem: is_representable(changed_keys(problem)[1], problem.dtype))
+    return drawn.filter(lambda problem: is_representable(changed_keys(problem)[1], problem.dtype_of("k")))
 
 
 def changed_keys(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
@@ -35,7 +35,9 @@ def changed_keys(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
 def cosines(subject: Subject) -> SearchStrategy[Problem]:
     """Draw problems whose q and k may be multiplied by powers of two."""
     drawn = chosen(subject, "score_gamma", regimes=TAME)
-    return drawn.filter(lambda problem: all(is_representable(x, problem.dtype) for x in lengthened(problem).values()))
+    return drawn.filter(
+        lambda problem: all(is_representable(x, problem.dtype_of(name)) for name, x in lengthened(problem).items())
+    )
 
 
 def lengthened(problem: Problem) -> dict[str, np.ndarray]:

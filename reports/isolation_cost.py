@@ -70,7 +70,7 @@ def peaks(kernel: str, length: int) -> tuple[float, float]:
     made = isolated(kernel)
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((1, 1, length, 64)).astype(np.float32).astype(np.float64) for _ in range(3))
-    Subject(made, "float32")(Problem(q=q, k=k, v=v, dtype="float32"))
+    Subject(made, "float32")(Problem(q=q, k=k, v=v, dtypes="float32"))
     made.host.end()  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
     unit = 2**20 if sys.platform == "darwin" else 2**10
     used = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

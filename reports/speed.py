@@ -113,7 +113,7 @@ def long_candidates(length: int, head_dim: int) -> dict[str, Callable[[], object
     """
     rng = np.random.default_rng(0)
     q, k, v, dO = (rng.standard_normal((1, 1, length, head_dim)) for _ in range(4))
-    problem = Problem(q=q, k=k, v=v, dtype="float64")
+    problem = Problem(q=q, k=k, v=v, dtypes="float64")
     of_q, of_k, of_v = (torch.from_numpy(x).requires_grad_() for x in (q, k, v))
 
     def attend(*, gradients: bool) -> None:

@@ -99,7 +99,7 @@ def used(problem: Problem, names: tuple[str, ...] = tuple(TERMS)) -> dict[str, T
 def numbers_of(problem: Problem, names: tuple[str, ...] = (*BENDS, *ADDENDS)) -> dict[str, np.ndarray]:
     """Return the numbers of terms, floats but for distances, each of four axes that broadcast to [B, Hq, Sq, Sk]."""
     given = {name: np.asarray(getattr(problem, name), dtype=np.float64) for name in used(problem, names)}
-    found = {name: x if x.ndim else x.reshape(1, 1, 1, 1) for name, x in given.items()}
+    found: dict[str, np.ndarray] = {name: x if x.ndim else x.reshape(1, 1, 1, 1) for name, x in given.items()}
     if any(OPTIONS[name].positional for name in found):
         found["distances"] = abs(problem.distances)[None, None]
     return found

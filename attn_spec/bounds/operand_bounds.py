@@ -97,7 +97,7 @@ def _operands(forward: Intermediates, contract: ResolvedContract) -> tuple[Appro
 def value_format(forward: Intermediates, contract: ResolvedContract) -> Format:
     """Return the format of the values."""
     projected = guard("the format of values", forward.problem.projects, False)
-    return contract.stages.operands.format if projected else FORMATS[forward.problem.dtype]
+    return contract.stages.operands.format if projected else FORMATS[forward.problem.dtype_of("v")]
 
 
 @memoized
@@ -117,7 +117,7 @@ def _value_errors(forward: Intermediates, contract: ResolvedContract) -> np.ndar
     v = given(
         contract,
         _repeated_values(forward),
-        term("the format of v", FORMATS[forward.problem.dtype], contract.stages.multiplicands.format),
+        term("the format of v", FORMATS[forward.problem.dtype_of("v")], contract.stages.multiplicands.format),
     )
     return stored(forward.score.values.value(RunningErrors(contract), v, parameters_given(forward, contract))).error
 
@@ -184,7 +184,7 @@ def values_pulled_back(
         finite(_repeated_values(forward)),
         term(
             "the format of v in the gradient of W_V",
-            FORMATS[forward.problem.dtype],
+            FORMATS[forward.problem.dtype_of("v")],
             contract.stages.multiplicands.format,
         ),
     )

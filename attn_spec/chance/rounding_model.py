@@ -108,7 +108,7 @@ def roundings(forward: Intermediates, contract: ResolvedContract) -> Roundings:
     cast, softmax, entry = (
         probability_cast(contract).u,
         contract.stages.softmax.u,
-        multiplicand(contract, forward.problem.dtype).u,
+        multiplicand(contract, forward.problem.dtype_of("v")).u,
     )
     partial, row_sum = contract.stages.output_accumulation.u, contract.stages.row_sum.u
     narrowed = contract.stages.softmax.of(contract.stages.output_accumulation.format).u

@@ -146,7 +146,7 @@ class Contract:
     partial_gradients: str = "work"
     #: Largest number of times that a partial sum is stored in that format before the last rounding.
     gradient_stores: int = 2
-    #: Dtype of the gradients of inputs that have no dtype of their own (``Problem.option_dtypes``).
+    #: Dtype of the gradients of inputs that have no dtype of their own (``Problem.dtypes``).
     gradients: str = "input"
     #: Contracts, any one of which may explain an answer in place of this one.
     alternatives: tuple[Contract, ...] = ()

@@ -22,6 +22,7 @@ from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
 from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.conventions import OF_ANSWERS, ConventionError
+from attn_spec.problem.dtypes import INPUTS
 from attn_spec.problem.masks import ALIGNMENTS
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import CHOICE, Option
@@ -106,13 +107,13 @@ class Call:
         return self._problem(values_of(self.q), values_of(self.k), values_of(self.v), {})
 
     def _problem(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, at: Mapping[str, slice]) -> Problem:
-        given, dtypes = {}, {}
+        given, dtypes = {}, {INPUTS: self.dtype}
         for name, value in self.options.items():
             row = OPTIONS[name]
             given[name] = value if row.tensor is None else _exact(row, _at(row, value, at))
             if row.tensor is np.float64:
                 dtypes[name] = _dtype_of(value)
-        return Problem(q=q, k=k, v=v, dtype=self.dtype, option_dtypes=dtypes, **given)
+        return Problem(q=q, k=k, v=v, dtypes=dtypes, **given)
 
     def parts(self, answer: Mapping[str, Any]) -> Iterator[Part]:
         """Yield the heads one after the other, each with its part of an ``answer`` in views [B, Hq, Sq, ..]."""

@@ -19,7 +19,7 @@ from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.conventions import ConventionError, Conventions, of_call, of_kernel
-from attn_spec.problem.option_dtypes import refused_dtypes
+from attn_spec.problem.dtypes import INPUTS, refusal
 from attn_spec.problem.options import OPTIONS, parameters, with_parameters
 
 #: Declarations that are sequences of names.
@@ -225,8 +225,8 @@ def _check_options(declared: Kernel) -> None:
     _check_owners(declared)
     if not isinstance(declared.option_dtypes, Mapping):
         raise KernelError(f"{declared.name}: option_dtypes must be a mapping, not {declared.option_dtypes!r}")
-    if (reason := refused_dtypes(declared.option_dtypes)) is not None:
-        raise KernelError(f"{declared.name}: {reason}")
+    if (reason := refusal({INPUTS: declared.dtypes[0], **declared.option_dtypes})) is not None:
+        raise KernelError(f"{declared.name}: option_dtypes {reason}")
 
 
 def _check_owners(declared: Kernel) -> None:

@@ -61,7 +61,7 @@ def _problem(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any
         values["dropout_keep"] = drawn >= values["dropout_p"]
     dtype = NUMPY.dtype_of(q)
     q, k, v = map(NUMPY.take, (q, k, v))
-    return Problem(q=q, k=k, v=v, dtype=dtype, **values)
+    return Problem(q=q, k=k, v=v, dtypes=dtype, **values)
 
 
 def _value(x: Any, kind: type | None) -> Any:

@@ -18,6 +18,7 @@ from attn_spec.kernels.frameworks.framework import Framework
 from attn_spec.kernels.limits import Limits
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.conventions import Conventions
+from attn_spec.problem.dtypes import INPUTS, Dtypes, simplified
 from attn_spec.problem.options import OPTIONS
 
 #: Options and abilities that a kernel may declare in ``supports``, each with its meaning. Every declaration is
@@ -141,6 +142,10 @@ class Kernel:
     def isolated(self) -> bool:
         """True if the kernel runs in a process of its own."""
         return self.host is not None
+
+    def dtypes_at(self, dtype: str) -> Dtypes:
+        """Return the dtypes of the tensors of a problem whose inputs are of ``dtype``, as :class:`Problem` has them."""
+        return simplified({INPUTS: dtype, **self.option_dtypes})
 
     def contract_declared(self, dtype: str) -> Contract:
         """Return the declared contract for inputs of ``dtype``."""

@@ -26,6 +26,7 @@ from attn_spec.kernels.presentation import PRESENTATIONS, Handed, Presentation
 from attn_spec.kernels.time_limit import OutOfTime, time_limit
 from attn_spec.numbers import bits
 from attn_spec.problem.conventions import Conventions
+from attn_spec.problem.dtypes import Dtypes, dtype_of
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import DIFFERENTIABLE
@@ -61,6 +62,11 @@ class Subject:
     def contract(self) -> ResolvedContract:
         """Contract for this dtype, with a format for every stage."""
         return self.kernel.contract_for(self.dtype)
+
+    @cached_property
+    def dtypes(self) -> Dtypes:
+        """Dtypes of the tensors that the kernel is given, as :class:`Problem` has them."""
+        return self.kernel.dtypes_at(self.dtype)
 
     @property
     def conventions(self) -> Conventions:
@@ -238,8 +244,7 @@ class Subject:
         """Return the values of a gradient; zeros for None, which a framework returns for an input without influence."""
         if tensor is None:
             return np.zeros(getattr(problem, name).shape)
-        dtype = self.kernel.option_dtypes.get(name, self.contract.gradients)
-        return self._taken(problem, f"d{name}", tensor, dtype)
+        return self._taken(problem, f"d{name}", tensor, dtype_of(self.dtypes, name, self.contract.gradients))
 
     def _call(self, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
         with self._guarded("call"):
@@ -273,7 +278,7 @@ class Subject:
             if not taken or value is None or (row.tensor is None and value == default):
                 continue
             if row.tensor is not None:
-                value = arrange(self._given(handed.tensors[name], self.kernel.option_dtypes.get(name, self.dtype)))
+                value = arrange(self._given(handed.tensors[name], dtype_of(self.dtypes, name)))
             active[name] = value
         spelled = {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
         off = self.kernel.passed_off(problem.options())
@@ -284,7 +289,7 @@ class Subject:
         return {"enable_gqa": True} if grouped and "enable_gqa" in self.kernel.parameters else {}
 
     def _tensors(self, handed: Handed, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
-        return {name: arrange(self._given(handed.tensors[name], self.dtype)) for name in ("q", "k", "v")}
+        return {n: arrange(self._given(handed.tensors[n], dtype_of(self.dtypes, n))) for n in ("q", "k", "v")}
 
     def _given(self, values: np.ndarray, dtype: str) -> Any:
         """Return a new tensor of the kernel's framework."""

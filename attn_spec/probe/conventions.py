@@ -90,5 +90,5 @@ def _of_unequal_lengths(subject: Subject, queries: int, keys: int) -> Problem:
     rng = np.random.default_rng(0)
     q, k, v = (bits.nearest(rng.standard_normal((1, 2, n, 16)), subject.dtype) for n in (queries, keys, keys))
     return Problem(
-        q=q, k=k, v=v, dtype=subject.dtype, causal=True, causal_alignment=subject.conventions.causal_alignment
+        q=q, k=k, v=v, dtypes=subject.dtype, causal=True, causal_alignment=subject.conventions.causal_alignment
     )

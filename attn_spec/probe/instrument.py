@@ -69,7 +69,7 @@ def unscaled(subject: Subject, q: np.ndarray, k: np.ndarray, v: np.ndarray, widt
         whole[:, 0, : x.shape[1], : x.shape[2]] = x
         return whole
 
-    problem = Problem(q=padded(q), k=padded(k), v=padded(v), dtype=subject.dtype)
+    problem = Problem(q=padded(q), k=padded(k), v=padded(v), dtypes=subject.dtype)
     return subject(problem)["output"][:, 0]
 
 

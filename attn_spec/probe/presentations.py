@@ -48,5 +48,5 @@ def _answered(kernel: Kernel, dtype: str, name: str) -> Finding:
 
     rng = np.random.default_rng(0)
     q, k, v = bits.nearest(rng.standard_normal((3, 2, 3, 5, 16)), dtype)
-    problem = Problem(q=q, k=k, v=v, dtype=dtype)
+    problem = Problem(q=q, k=k, v=v, dtypes=dtype)
     return asked(name, experiment)

@@ -29,7 +29,7 @@ def weight_gradient_format(subject: Subject) -> Finding | None:
     k[:, 0, 0, 0] = 1.0
     v[:, 0, :, 0], v[:, 0, 0, 1] = 1.0, 2.0**-exponents
     dO[:, 0, 0, :2] = COTANGENT
-    problem = Problem(q=q, k=k, v=v, scale=1.0, dtype=subject.dtype)
+    problem = Problem(q=q, k=k, v=v, scale=1.0, dtypes=subject.dtype)
     problem = problem if subject.supports("scale") else problem.replace(scale=None)
     found = subject.gradients(problem, dO)["dq"][:, 0, 0, 0] / problem.scale_value
     held = prefix(np.abs(found * 4 / COTANGENT / 2.0**-exponents - 1) < 0.1)

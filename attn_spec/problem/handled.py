@@ -2,8 +2,8 @@
 
 Every arithmetic takes the mask from ``Problem.visible``, and the formulas of a score and of its terms from their rows.
 Other options need code in each arithmetic: a factor of the weights, a number added to the row sum. ``HANDLES`` of an
-arithmetic names the options that its code evaluates, and the terms whose rows it has the operations for. A problem with another option is refused: a formula without that
-option would refute right answers and pass wrong ones.
+arithmetic names the options that its code evaluates, and the terms whose rows it has the operations for. A problem
+with another option is refused: a formula without that option would refute right answers and pass wrong ones.
 """
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ import numpy as np
 from attn_spec.numbers import bits
 from attn_spec.problem import masks
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.option_dtypes import OptionDtypes, pairs_of_dtypes
+from attn_spec.problem.dtypes import INPUTS, Dtypes, dtype_of, simplified, with_dtypes
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import ADDEND, MASK
 from attn_spec.problem.shapes import Shapes
-from attn_spec.problem.validation import ProblemError, check_arrays, check_options
+from attn_spec.problem.validation import ProblemError, check_arrays, check_dtypes, check_options
 
 
 class Recipe(Protocol):
@@ -35,10 +35,8 @@ class Problem(Shapes):
     ``bits``). Query head h reads kv head ``h // (Hq // Hkv)``. Raises :class:`ProblemError`.
     """
 
-    #: Format in which a kernel receives q, k and v, and tensors of options without a format of their own.
-    dtype: str = "float32"
-    #: Formats of single option tensors: pairs (option, dtype), or a mapping.
-    option_dtypes: OptionDtypes = ()
+    #: Dtype in which a kernel receives all tensors, or dtypes by name: ``{"qkv": "float16", "bias": "float32"}``.
+    dtypes: Dtypes = "float32"
     #: Index of the key that each query is aligned with, int64 [Sq], if the queries are some rows of a longer problem.
     #: No kernel receives it. None: all rows, aligned as ``causal_alignment`` says.
     diagonal: np.ndarray | None = None
@@ -46,7 +44,8 @@ class Problem(Shapes):
     recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "option_dtypes", pairs_of_dtypes(self.option_dtypes))
+        check_dtypes(self.dtypes)
+        object.__setattr__(self, "dtypes", simplified(self.dtypes))
         check_arrays(self)
         check_options(self)
         for name in [field.name for field in fields(self)]:
@@ -56,8 +55,13 @@ class Problem(Shapes):
                 object.__setattr__(self, name, array)
 
     def dtype_of(self, name: str, other: str | None = None) -> str:
-        """Return the format of a tensor by name: its own, else ``other``, else the dtype of q, k and v."""
-        return dict(self.option_dtypes).get(name, other or self.dtype)
+        """Return the dtype of a tensor: that of its name, else ``other``, else the dtype of q, k and v."""
+        return dtype_of(self.dtypes, name, other)
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of q, k and v, for which a contract is resolved."""
+        return dtype_of(self.dtypes, INPUTS)
 
     @cached_property
     def visible(self) -> np.ndarray:
@@ -236,6 +240,7 @@ class Problem(Shapes):
         """
         if not isinstance(document, dict):
             raise ProblemError(f"the problem document must be an object, not {type(document).__name__}")
+        document = with_dtypes(document)
         known = {field.name for field in fields(cls)} - {"recipe"}
         if unknown := sorted(set(document) - known):
             raise ProblemError(f"the problem document has unknown fields {unknown}; known are {sorted(known)}")

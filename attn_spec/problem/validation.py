@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.numbers import bits
-from attn_spec.numbers.formats import DTYPES
-from attn_spec.problem.option_dtypes import refused_dtypes
+from attn_spec.problem.dtypes import refusal
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import SCORE
 
@@ -17,18 +16,22 @@ class ProblemError(ValueError):
     """A problem is not an attention input; the message says which argument is wrong and what it must be."""
 
 
+def check_dtypes(dtypes: Any) -> None:
+    """Raise :class:`ProblemError` unless the tensors of a problem can have these dtypes."""
+    if (reason := refusal(dtypes)) is not None:
+        raise ProblemError(f"dtypes {reason}")
+
+
 def check_arrays(p: Any) -> None:
-    """Raise :class:`ProblemError` unless q, k and v are exact values of the dtype and their shapes agree."""
-    if p.dtype not in DTYPES:
-        raise ProblemError(f"dtype must be one of {', '.join(DTYPES)}, not {p.dtype!r}")
+    """Raise :class:`ProblemError` unless q, k and v are exact values of their dtypes and their shapes agree."""
     for name in ("q", "k", "v"):
         array = getattr(p, name)
         if not isinstance(array, np.ndarray) or array.dtype != np.float64 or array.ndim != 4:
             raise ProblemError(
                 f"{name} must be a 4-dimensional float64 array of exact values, not {bits.described(array)}"
             )
-        if not bits.is_representable(array, p.dtype):
-            raise ProblemError(f"{name} has values that {p.dtype} cannot represent; round them with bits.nearest first")
+        if not bits.is_representable(array, dtype := p.dtype_of(name)):
+            raise ProblemError(f"{name} has values that {dtype} cannot represent; round them with bits.nearest first")
     q, k, v = p.q.shape, p.k.shape, p.v.shape
     if q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3]:
         raise ProblemError(f"shapes must be q [B,Hq,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv]; got q {q}, k {k}, v {v}")
@@ -62,8 +65,6 @@ def _check_projections(p: Any) -> None:
 
 def check_options(p: Any) -> None:
     """Raise :class:`ProblemError` unless every option has an allowed value and the options can be combined."""
-    if (reason := refused_dtypes(p.option_dtypes)) is not None:
-        raise ProblemError(reason)
     _check_scores(p)
     if p.query_projection is not None:
         _check_projections(p)

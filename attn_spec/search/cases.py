@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from attn_spec.search.property import Property
     from attn_spec.search.verdict import Row, Verdict
 
-#: Version of the document. A reader accepts version 2 too, in which "property_id" is "claim", and refuses any other.
-SCHEMA = 3
+#: Version of the document. A reader accepts version 3 too, in which "dtypes" of problem and recipe are "dtype" and
+#: "option_dtypes", and version 2, in which "property_id" is "claim" as well. It refuses any other.
+SCHEMA = 4
 
 #: Folder of stored cases and other state, relative to the working directory.
 HOME = Path(".attn-spec")
@@ -106,8 +107,8 @@ class Case:
         parts = (document.get("problem"), document.get("recipe")) if isinstance(document, dict) else (None, None)
         if parts == (None, None):
             raise CaseError("it is not a case: a case is a JSON object with a 'problem' or a 'recipe'")
-        if document.get("schema") not in (2, SCHEMA):
-            raise CaseError(f"its schema is {document.get('schema')!r}; this attn-spec reads schemas 2 and {SCHEMA}")
+        if document.get("schema") not in (2, 3, SCHEMA):
+            raise CaseError(f"its schema is {document.get('schema')!r}; this attn-spec reads schemas 2 to {SCHEMA}")
         if document["schema"] == 2:
             document = {"property_id" if key == "claim" else key: value for key, value in document.items()}
         try:
@@ -116,7 +117,9 @@ class Case:
             others |= {name: tuple(others.get(name, ())) for name in ("hints", "missing")}
             if others["worst"] is not None:
                 others["worst"] = WorstElement.from_json(others["worst"])
-            return cls(problem=_problem(document["problem"], document["recipe"], document.get("bits")), **others)
+            # The digest of an earlier schema is of other fields, so it cannot be compared.
+            digest = document.get("bits") if document["schema"] == SCHEMA else None
+            return cls(problem=_problem(document["problem"], document["recipe"], digest), **others)
         except (ProblemError, RecipeError, TypeError, KeyError) as error:
             raise CaseError(f"{type(error).__name__}: {error}") from error
 

@@ -124,7 +124,7 @@ def _head_dim(subject: Subject) -> int:
 def not_shown(subject: Subject) -> str:
     """Return why the weights of :func:`together` may be rounded to 0; an empty text if they are not."""
     most = max(KEYS_TOGETHER)
-    row = Recipe(dtype=subject.dtype, regime="uniform", key_length=most, head_dim=16, value_dim=most).problem()
+    row = Recipe(dtypes=subject.dtype, regime="uniform", key_length=most, head_dim=16, value_dim=most).problem()
     certain = is_shown(subject, row, min(CHANCES))
     return "" if certain else "its contract rounds weights too coarsely to show which are kept"
 
@@ -132,7 +132,7 @@ def not_shown(subject: Subject) -> str:
 def not_counted(subject: Subject) -> str:
     """Return why an output of :func:`long_rows` may fit several numbers of kept keys; an empty text if it does not."""
     dim = _columns(subject)
-    drawn = {"dtype": subject.dtype, "regime": "uniform", "head_dim": 16, "value_dim": dim}
+    drawn = {"dtypes": subject.dtype, "regime": "uniform", "head_dim": 16, "value_dim": dim}
     p, columns = min(CHANCES), columns_of_keys(Recipe(key_length=max(LONG), **drawn).problem())
     known = analysis_of(with_mask(columns, p, np.ones((1, 1, 1, 1), dtype=bool)))
     allowed = [

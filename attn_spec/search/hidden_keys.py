@@ -100,7 +100,7 @@ def _contents(
     for what, size in (("N(0, 1) values", 1.0), ("values of size 1e4", 1e4)):
         k = min(size, largest_key) * rng.standard_normal(problem.k.shape).clip(-4, 4)
         v = min(size, largest_value) * rng.standard_normal(problem.v.shape).clip(-4, 4)
-        yield what, bits.nearest(k, problem.dtype), bits.nearest(v, problem.dtype)
+        yield what, bits.nearest(k, problem.dtype_of("k")), bits.nearest(v, problem.dtype_of("v"))
     if subject.conventions.masked_nonfinite == "excluded":
         choices = np.array([np.inf, -np.inf, np.nan])
         yield "Inf and NaN", rng.choice(choices, problem.k.shape), rng.choice(choices, problem.v.shape)

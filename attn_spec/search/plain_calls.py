@@ -125,8 +125,7 @@ def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
         q=normal(query_heads, queries, head_dim),
         k=normal(kv_heads, keys, head_dim),
         v=normal(kv_heads, keys, value_dim),
-        dtype=dtype,
-        option_dtypes=kernel.option_dtypes,
+        dtypes=kernel.dtypes_at(dtype),
     )
     return problem.replace(**{name: used(name, problem) for name in limits.always if name in OPTIONS})
 

@@ -105,7 +105,7 @@ def not_applicable(subject: Subject) -> str:
     """Return why statistics of rounding errors do not apply to a subject; an empty text if they do."""
     if reason := error_statistics.outside_model(subject.contract):
         return reason
-    plain = Recipe(dtype=subject.dtype, query_length=FEWEST, key_length=FEWEST, head_dim=16, value_dim=1).problem()
+    plain = Recipe(dtypes=subject.dtype, query_length=FEWEST, key_length=FEWEST, head_dim=16, value_dim=1).problem()
     if not error_statistics.enough(error_statistics.valid_rows(intermediates(plain), subject.contract)):
         return "its contract rounds scores too coarsely for a first-order model"
     return ""

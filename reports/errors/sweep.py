@@ -114,7 +114,7 @@ def _point(
         Recipe(
             regime=regime,
             seed=seed,
-            dtype=subject.dtype,
+            dtypes=subject.dtype,
             query_length=min(length, grid.queries) if subject.supports("cross") else length,
             key_length=length,
             head_dim=head_dim,

@@ -189,7 +189,7 @@ def _lse(subject: Subject, q: np.ndarray, k: np.ndarray, **options: Any) -> np.n
     """
     m, unit = _taken(subject, 1), math.log(2) if subject.conventions.lse_base == "2" else 1.0
     k = np.repeat(k[:, :, :1], m, axis=2)
-    answer = subject(Problem(q=q, k=k, v=np.zeros_like(k), dtype=subject.dtype, **options))
+    answer = subject(Problem(q=q, k=k, v=np.zeros_like(k), dtypes=subject.dtype, **options))
     return answer["lse"].astype(np.float64).ravel() * unit - math.log(m)
 
 
@@ -200,7 +200,7 @@ def _weights(subject: Subject, q: np.ndarray, k: np.ndarray, scale: float | None
     parts = []
     for first in range(0, n, width):
         v = np.broadcast_to(np.eye(n, width, -first), (*k.shape[:3], width))
-        answer = subject(Problem(q=q, k=k, v=v, dtype=subject.dtype, scale=scale))
+        answer = subject(Problem(q=q, k=k, v=v, dtypes=subject.dtype, scale=scale))
         parts.append(answer["output"].astype(np.float64)[:, :, 0])
     return np.concatenate(parts, axis=-1)[..., :n]
 
@@ -210,7 +210,7 @@ def _padding(subject: Subject, q: np.ndarray, k: np.ndarray, scale: float | None
     n, d = k.shape[2:]
     v = np.broadcast_to((np.arange(2 * n) >= n)[:, None], (*k.shape[:2], 2 * n, _value_dim(subject, d, 1)))
     k = np.concatenate([k, np.zeros_like(k)], axis=2)
-    answer = subject(Problem(q=q, k=k, v=v.astype(np.float64), dtype=subject.dtype, scale=scale))
+    answer = subject(Problem(q=q, k=k, v=v.astype(np.float64), dtypes=subject.dtype, scale=scale))
     return answer["output"].astype(np.float64)[..., 0].ravel()
 
 
@@ -219,7 +219,7 @@ def _gradients(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return dS and the first column of dV, both [.., H, n], for a dO of first unit vectors: that column is P."""
     dO = np.broadcast_to(np.eye(1, v.shape[-1]), (*q.shape[:3], v.shape[-1]))
-    found = subject.gradients(Problem(q=q, k=k, v=v, dtype=subject.dtype, scale=scale), dO, wrt=("k", "v"))
+    found = subject.gradients(Problem(q=q, k=k, v=v, dtypes=subject.dtype, scale=scale), dO, wrt=("k", "v"))
     length = np.square(q).sum(axis=-1) * (q.shape[-1] ** -0.5 if scale is None else scale)
     dS = (found["dk"].astype(np.float64) * q).sum(axis=-1) / length
     return dS, found["dv"].astype(np.float64)[..., 0]

@@ -26,7 +26,7 @@ SHAPE = {"batch": 2, "query_heads": 4, "kv_heads": 2, "query_length": 5, "key_le
 
 
 def with_slopes(**fields):
-    return Recipe(**{"dtype": "float32", **SHAPE, "alibi_slopes": "random@BH11", "seed": 1, **fields}).problem()
+    return Recipe(**{"dtypes": "float32", **SHAPE, "alibi_slopes": "random@BH11", "seed": 1, **fields}).problem()
 
 
 def written_out(problem):

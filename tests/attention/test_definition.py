@@ -187,7 +187,7 @@ def test_agrees_with_torch_in_float64(option):
         tensors = (torch.from_numpy(x) for x in arrays.values())
         expected = torch.nn.functional.scaled_dot_product_attention(*tensors, enable_gqa=option == "gqa", **keywords)
 
-    truth = attention(Problem(**arrays, dtype="float64", **extra), 80).astype(np.float64)
+    truth = attention(Problem(**arrays, dtypes="float64", **extra), 80).astype(np.float64)
 
     # A convex combination of |v| < 4 with six keys, five products: a few dozen roundings of 2**-53 * 4.
     np.testing.assert_allclose(expected.numpy(), truth, rtol=0, atol=64 * 4 * 2.0**-53)

@@ -35,7 +35,7 @@ SHAPE = {"batch": 2, "query_heads": 4, "kv_heads": 2, "query_length": 5, "key_le
 
 
 def dropping(**fields):
-    drawn = {"dtype": "float32", **SHAPE, "dropout_keep": "half@BHQK", "dropout_p": 0.3, "seed": 1}
+    drawn = {"dtypes": "float32", **SHAPE, "dropout_keep": "half@BHQK", "dropout_p": 0.3, "seed": 1}
     return Recipe(**drawn | fields).problem()
 
 
@@ -99,7 +99,7 @@ def test_gradients_are_those_of_the_output():
         sides = [
             (definition.exact(dO) * definition.attention(problem.replace(**moved), 200)).sum()
             for sign in (1, -1)
-            for moved in [{n: getattr(problem, n) + sign * step for n, step in steps.items()} | {"dtype": "float64"}]
+            for moved in [{n: getattr(problem, n) + sign * step for n, step in steps.items()} | {"dtypes": "float64"}]
         ]
         slope = sum((found[f"d{name}"] * definition.exact(step)).sum() for name, step in steps.items())
         assert abs((sides[0] - sides[1]) / 2 - slope) < 1e-12 * abs(slope)
@@ -144,7 +144,7 @@ def test_a_rounded_p_moves_the_inverse_of_what_it_leaves_by_no_more_than_the_the
 @pytest.mark.parametrize(("p", "fits"), [(0.9, True), (0.9975, True), (0.9995, False), (1 - 2.0**-20, False)])
 def test_what_a_format_cannot_hold_is_outside_the_domain(p, fits):
     contract = EAGER.at("float16")
-    assert factor_fits(intermediates(dropping(dropout_p=p, dtype="float16")), contract) == fits
+    assert factor_fits(intermediates(dropping(dropout_p=p, dtypes="float16")), contract) == fits
 
 
 @pytest.mark.parametrize("p", [0.5, 0.7, 0.9])
@@ -153,7 +153,7 @@ def test_score_gradients_that_underflow_before_they_are_raised_are_within_their_
     subject, rng, most = Subject(output_raised, "float16"), np.random.default_rng(0), 0.0
     for distance in rng.uniform(9, 15, 40):
         v, dO = (bits.nearest(rng.uniform(0.05, 1, shape), "float16") for shape in ((2, 1), (1, 1, 1, 1)))
-        problem = one_head([[1.0]], [[0.0], [float(np.float16(-distance))]], v.tolist(), dtype="float16")
+        problem = one_head([[1.0]], [[0.0], [float(np.float16(-distance))]], v.tolist(), dtypes="float16")
         problem = problem.replace(dropout_keep=kept(True, False), dropout_p=p)
         found = subject.gradients(problem, dO)
         assert_gradients_within_bound(subject, problem, dO, found)
@@ -169,7 +169,7 @@ def test_kernels_that_multiply_what_they_like_are_within_their_bounds(multiplied
     declared = {"dtypes": ("float16",), "supports": (*SUPPORTS, *DROPOUT), "contract": contract}
     subject = Subject(emulate_both("dropping", executes, order, gradients=steps, **declared), "float16")
     for seed in range(4):
-        problem = dropping(seed=seed, dtype="float16", regime="normal+v_wide" if seed % 2 else "normal")
+        problem = dropping(seed=seed, dtypes="float16", regime="normal+v_wide" if seed % 2 else "normal")
         dO = cotangent(subject, problem)
         assert assert_within_bound(subject, problem, subject(problem)).exercised
         assert assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO)).exercised

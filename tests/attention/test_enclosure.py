@@ -127,7 +127,7 @@ def test_no_queries_and_no_keys(Sq, Sk):
 def test_exact_results_have_radius_zero():
     v = np.array([3.0, 5.0, 2.0**-1074]).reshape(1, 1, 3, 1)
     mask = np.array([[True, True, False], [False, False, True]])[None, None]
-    truth = enclose(Problem(q=np.ones((1, 1, 2, 1)), k=np.ones((1, 1, 3, 1)), v=v, mask=mask, dtype="float64"))
+    truth = enclose(Problem(q=np.ones((1, 1, 2, 1)), k=np.ones((1, 1, 3, 1)), v=v, mask=mask, dtypes="float64"))
 
     assert truth["output"].value.ravel().tolist() == [4.0, 2.0**-1074]
     assert truth["output"].radius.ravel().tolist() == [0.0, 0.0]
@@ -137,7 +137,7 @@ def test_exact_results_have_radius_zero():
 
 def test_a_truth_below_the_smallest_float_is_never_called_zero_exactly():
     v = np.array([2.0**-1074, 0.0, 0.0]).reshape(1, 1, 3, 1)
-    truth = enclose(Problem(q=np.zeros((1, 1, 1, 1)), k=np.zeros((1, 1, 3, 1)), v=v, dtype="float64"))
+    truth = enclose(Problem(q=np.zeros((1, 1, 1, 1)), k=np.zeros((1, 1, 3, 1)), v=v, dtypes="float64"))
 
     assert truth["output"].value.item() == 0.0
     assert truth["output"].radius.item() == 2.0**-1074
@@ -145,7 +145,7 @@ def test_a_truth_below_the_smallest_float_is_never_called_zero_exactly():
 
 def test_a_log_sum_exp_beyond_float64_is_infinite_and_says_so():
     huge = np.full((1, 1, 1, 1), 1e300)
-    truth = enclose(Problem(q=huge, k=huge, v=huge, dtype="float64"))
+    truth = enclose(Problem(q=huge, k=huge, v=huge, dtypes="float64"))
 
     assert (truth["lse"].value.item(), truth["lse"].radius.item()) == (np.inf, np.inf)
     assert (truth["output"].value.item(), truth["output"].radius.item()) == (1e300, 0.0)

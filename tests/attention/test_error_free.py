@@ -52,7 +52,7 @@ def normal_problem(*, Hq=2, Hkv=1, Sq=20, Sk=24, D=8, Dv=5, spread=1.0, **option
     rng = np.random.default_rng(5)
     q, k, v = (rng.standard_normal(shape) for shape in ((2, Hq, Sq, D), (2, Hkv, Sk, D), (2, Hkv, Sk, Dv)))
     options = {name: value(rng, (2, Hq, Sq, Sk)) if callable(value) else value for name, value in options.items()}
-    return Problem(q=spread * q, k=k, v=v, dtype="float64", **options)
+    return Problem(q=spread * q, k=k, v=v, dtypes="float64", **options)
 
 
 @pytest.mark.parametrize("exponent", range(10, 90, 8))
@@ -62,7 +62,7 @@ def test_scores_whose_low_parts_are_large_are_told_apart(exponent):
     q, k = rng.standard_normal((1, 1, 40, 2)), rng.standard_normal((1, 1, 5, 2))
     q[..., 1], k[..., 2:, :] = 2.0**-exponent, k[..., :1, :]
     k[..., 2:, 1] += [0.0, 3.0, -70.0]
-    problem = Problem(q=q * 2.0**exponent, k=k, v=rng.standard_normal((1, 1, 5, 3)), dtype="float64", scale=1.0)
+    problem = Problem(q=q * 2.0**exponent, k=k, v=rng.standard_normal((1, 1, 5, 3)), dtypes="float64", scale=1.0)
 
     found = enclose(problem)
 
@@ -207,7 +207,7 @@ def test_memory_does_not_grow_with_the_pairs():
 
     def peak(n):
         q, k, v = (rng.standard_normal((1, 1, n, 8)) for _ in range(3))
-        problem = Problem(q=q, k=k, v=v, dtype="float64")
+        problem = Problem(q=q, k=k, v=v, dtypes="float64")
         tracemalloc.start()
         enclose(problem)
         enclose_gradients(problem, q)

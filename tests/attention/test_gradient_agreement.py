@@ -38,7 +38,7 @@ def grid_problem(options):
     if shape := options.get("bias"):
         bias = rng.integers(-32, 33, shape) / 16
         options = {**options, "bias": np.where(bias < -1.5, -np.inf, bias)}
-    return Problem(q=q, k=k, v=v, dtype="float64", **options), dO, dL
+    return Problem(q=q, k=k, v=v, dtypes="float64", **options), dO, dL
 
 
 def cross_checked(test):
@@ -72,7 +72,7 @@ def test_agrees_with_differences_of_the_definition_entry_by_entry():
         softcap=0.75,
         causal=True,
         causal_alignment="bottom_right",
-        dtype="float64",
+        dtypes="float64",
     )
     dO, dL = np.reshape([1, -2, 3, 0.5], (1, 2, 2, 1)), np.reshape([0.25, 1, -1, 2], (1, 2, 2))
     for name, gradient in gradients(problem, dO, BITS, dL).items():

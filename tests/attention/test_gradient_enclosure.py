@@ -125,7 +125,7 @@ def test_a_weight_near_one_leaves_no_cancellation():
     """Scores 0 and -500: P_0 = 1 - t with t = e^-500 / (1 + e^-500), so that dS = -+ P_0 t, far below 2**-113."""
     shape = (1, 1, 2, 1)
     problem = Problem(
-        q=np.ones((1, 1, 1, 1)), k=np.reshape([0.0, -500.0], shape), v=np.reshape([0.0, 1.0], shape), dtype="float64"
+        q=np.ones((1, 1, 1, 1)), k=np.reshape([0.0, -500.0], shape), v=np.reshape([0.0, 1.0], shape), dtypes="float64"
     )
     dk = enclose_gradients(problem, np.ones((1, 1, 1, 1)))["dk"]
 
@@ -144,7 +144,7 @@ def test_a_saturated_softcap_has_its_small_slope():
         k=np.reshape([1.0, -1.0], shape),
         v=np.reshape([0.0, 1.0], shape),
         softcap=1.0,
-        dtype="float64",
+        dtypes="float64",
     )
     dq = enclose_gradients(problem, np.ones((1, 1, 1, 1)))["dq"]
 
@@ -196,10 +196,10 @@ def test_no_queries_and_no_keys(B, Sq, Sk):
 
 
 def test_a_gradient_beyond_float64_is_infinite_and_says_so():
-    problem = Problem(q=np.zeros((1, 1, 1, 1)), k=np.ones((1, 1, 1, 1)), v=np.ones((1, 1, 1, 1)), dtype="float64")
+    problem = Problem(q=np.zeros((1, 1, 1, 1)), k=np.ones((1, 1, 1, 1)), v=np.ones((1, 1, 1, 1)), dtypes="float64")
     huge = np.full((1, 1, 1, 1), 1e308)
     dv = enclose_gradients(
-        Problem(q=np.zeros((1, 2, 1, 1)), k=problem.k, v=problem.v, dtype="float64"), huge.repeat(2, axis=1)
+        Problem(q=np.zeros((1, 2, 1, 1)), k=problem.k, v=problem.v, dtypes="float64"), huge.repeat(2, axis=1)
     )["dv"]
 
     assert enclose_gradients(problem, huge)["dv"].value.item() == 1e308

@@ -142,7 +142,7 @@ def test_dv_depends_on_neither_v_nor_dl(drawn):
 def test_doubling_q_and_halving_the_scale_halves_dq(drawn):
     """The scores and so dS remain; dQ = scale * dS K is halved, dK = scale * dS^T Q, dV and dBias remain."""
     problem, dO, dL = drawn
-    problem = problem.replace(scale=problem.scale or 1.0, dtype="float64")
+    problem = problem.replace(scale=problem.scale or 1.0, dtypes="float64")
     doubled = problem.replace(q=2 * problem.q, scale=problem.scale / 2)
     found = solve(doubled, dO, dL)
 
@@ -154,7 +154,7 @@ def test_doubling_q_and_halving_the_scale_halves_dq(drawn):
 def test_gradients_of_the_scores_scale_with_v(drawn):
     """dP and delta are linear in v: without dL, -2v gives -2 times dQ, dK and dBias, and the same dV."""
     problem, dO, _ = drawn
-    problem = problem.replace(dtype="float64")
+    problem = problem.replace(dtypes="float64")
     found = solve(problem.replace(v=-2 * problem.v), dO)
     halved = {name: x if name == "dv" else x / -2 for name, x in found.items()}
 
@@ -171,7 +171,7 @@ def test_a_bias_that_is_constant_along_each_row_changes_no_gradient(drawn):
     problem, dO, dL = drawn
     bias = np.zeros((1, 1, 1, 1)) if problem.bias is None else problem.bias
     constant = np.arange(problem.query_length)[:, None] * 8.0 - 5.0
-    problem = problem.replace(bias=np.broadcast_to(bias, problem.score_shape), dtype="float64")
+    problem = problem.replace(bias=np.broadcast_to(bias, problem.score_shape), dtypes="float64")
     shifted = problem.replace(bias=problem.bias + constant)
 
     assert_same(solve(shifted, dO, dL), solve(problem, dO, dL), sizes(problem, dO, dL))
@@ -182,7 +182,7 @@ def test_a_bias_that_is_constant_along_each_row_changes_no_gradient(drawn):
 def test_a_constant_added_to_every_value_changes_only_the_output(drawn):
     """dP_ij grows by sum_c dO_ic w_c, the same for all j, and so does delta_i; dV does not depend on v."""
     problem, dO, _ = drawn
-    moved = problem.replace(v=problem.v + np.arange(1.0, problem.value_dim + 1), dtype="float64")
+    moved = problem.replace(v=problem.v + np.arange(1.0, problem.value_dim + 1), dtypes="float64")
 
     assert_same(solve(moved, dO), solve(problem, dO), sizes(problem, dO), sizes(moved, dO))
 
@@ -192,7 +192,7 @@ def test_a_constant_added_to_every_value_changes_only_the_output(drawn):
 def test_a_vector_added_to_every_key_changes_no_gradient_without_softcap(drawn):
     """s_ij grows by scale * q_i.u, the same for all j, so that P and dS remain; sum_j dS_ij u = 0 leaves dQ."""
     problem, dO, _ = drawn
-    problem = problem.replace(softcap=None, dtype="float64")
+    problem = problem.replace(softcap=None, dtypes="float64")
     moved = problem.replace(k=problem.k + np.arange(1.0, problem.head_dim + 1))
 
     assert_same(solve(moved, dO), solve(problem, dO), sizes(problem, dO), sizes(moved, dO))

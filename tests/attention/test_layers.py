@@ -124,11 +124,11 @@ def test_float64_intermediates_are_within_their_bound_of_the_truth():
     assert (np.abs(x.output - truth.value - truth.low) <= allowed).all()
     assert (allowed < 1e-11).all()
 
-    judged = judge(problem.replace(dtype="float64"), PRESETS["fp64"].at("float64"), output=x.output)
+    judged = judge(problem.replace(dtypes="float64"), PRESETS["fp64"].at("float64"), output=x.output)
     assert judged.exercised
     assert not judged.refuted
     found = {name: gradient.astype(float) for name, gradient in gradients(problem, dO, 80).items()}
-    judged = judge_gradients(problem.replace(dtype="float64"), PRESETS["fp64"].at("float64"), dO, found)
+    judged = judge_gradients(problem.replace(dtypes="float64"), PRESETS["fp64"].at("float64"), dO, found)
     assert judged.exercised
     assert not judged.refuted
 
@@ -239,7 +239,7 @@ def test_a_row_that_no_head_sees_a_key_for_is_the_bias_of_the_output():
 @pytest.mark.parametrize("convention", ["zero", "nan", "mean_of_v"])
 def test_conventions_for_rows_without_keys_are_those_of_heads(convention):
     """Heads without a key add 0, or NaN, which makes the sum NaN, or their mean if no head sees a key."""
-    problem = random_layer(10, dtype="float64", mask=np.zeros((1, 3, 4, 5), dtype=bool))
+    problem = random_layer(10, dtypes="float64", mask=np.zeros((1, 3, 4, 5), dtype=bool))
     open_ = problem.replace(mask=None, query_projection=np.zeros(problem.query_projection.shape))
     answers = {"zero": values_of(problem), "mean_of_v": values_of(open_.replace(query_projection_bias=None))}
     answers["nan"] = np.full(problem.output_shape, np.nan)

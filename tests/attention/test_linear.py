@@ -26,7 +26,7 @@ MAPS = ("elu_plus_one", "relu", "exp")
 
 
 def drawn(**fields):
-    return Recipe(**{"dtype": "float64", **SHAPE, "feature_map": "elu_plus_one", "seed": 2} | fields).problem()
+    return Recipe(**{"dtypes": "float64", **SHAPE, "feature_map": "elu_plus_one", "seed": 2} | fields).problem()
 
 
 def test_by_hand():
@@ -149,7 +149,7 @@ def test_a_key_that_nobody_sees_may_be_anything():
 
 
 def test_states_that_wait_in_a_narrow_format_are_allowed_more_where_that_is_declared():
-    x = intermediates(drawn(dtype="bfloat16", key_length=64))
+    x = intermediates(drawn(dtypes="bfloat16", key_length=64))
     narrow = replace(FP32, partial_outputs="bfloat16", kv_tile=16)
     wide, more = (linear_bound(x, c.at("bfloat16")).allowed["output"] for c in (FP32, narrow))
 

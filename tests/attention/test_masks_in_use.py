@@ -42,7 +42,7 @@ def test_teacher_forcing_is_decoding_and_chunks_are_the_whole(queries, cut):
     """From the bottom-right corner, queries i .. j of n beside the keys up to j are rows i .. j of the whole."""
     n = 7
     problem = Recipe(
-        query_length=queries, key_length=n, head_dim=3, value_dim=2, dtype="float64",
+        query_length=queries, key_length=n, head_dim=3, value_dim=2, dtypes="float64",
         causal=True, causal_alignment="bottom_right",
     ).problem()  # fmt: skip
     whole, first = output(problem), n - queries
@@ -61,7 +61,7 @@ def test_teacher_forcing_is_decoding_and_chunks_are_the_whole(queries, cut):
 
 def test_a_prefix_is_the_same_before_every_continuation():
     """Other keys behind the third leave the first three queries alone, and reach every later one."""
-    problem = Recipe(query_length=6, key_length=6, head_dim=3, dtype="float64", causal=True).problem()
+    problem = Recipe(query_length=6, key_length=6, head_dim=3, dtypes="float64", causal=True).problem()
     behind = (np.arange(6) >= 3)[:, None]
     other = problem.replace(k=np.where(behind, 1.5, problem.k), v=np.where(behind, -0.5, problem.v))
     one, two = output(problem)[0, 0], output(other)[0, 0]
@@ -119,7 +119,7 @@ def test_what_leaks_is_the_share_of_the_padding_in_the_row_sum(padded):
 @pytest.mark.parametrize("stride", [2, 3])
 def test_strided_attention_is_one_dense_attention_for_each_remainder(stride):
     """Queries and keys that leave one remainder see each other and nothing else."""
-    problem = Recipe(query_length=7, key_length=7, head_dim=3, value_dim=2, dtype="float64").problem()
+    problem = Recipe(query_length=7, key_length=7, head_dim=3, value_dim=2, dtypes="float64").problem()
     whole = output(problem.replace(mask=masks.strided(stride).dense(7, 7)[None, None]))
 
     for remainder in range(stride):
@@ -128,7 +128,7 @@ def test_strided_attention_is_one_dense_attention_for_each_remainder(stride):
 
 
 def test_blocks_on_the_diagonal_are_dense_attentions_side_by_side():
-    problem = Recipe(query_length=7, key_length=7, head_dim=3, value_dim=2, dtype="float64").problem()
+    problem = Recipe(query_length=7, key_length=7, head_dim=3, value_dim=2, dtypes="float64").problem()
     whole = output(problem.replace(mask=masks.blocks(3, np.eye(3)).dense(7, 7)[None, None]))
 
     for rows in (range(3), range(3, 6), range(6, 7)):
@@ -136,7 +136,7 @@ def test_blocks_on_the_diagonal_are_dense_attentions_side_by_side():
 
 
 def test_a_sliding_window_is_the_mask_of_its_band():
-    problem = Recipe(query_length=7, key_length=7, head_dim=3, dtype="float64").problem()
+    problem = Recipe(query_length=7, key_length=7, head_dim=3, dtypes="float64").problem()
     band = [[0 <= i - j <= 2 for j in range(7)] for i in range(7)]
 
     windowed = output(problem.replace(window=(2, 0)))

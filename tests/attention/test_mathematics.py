@@ -169,7 +169,7 @@ def test_online_rescaling_equals_the_definition_to_full_precision(seed, cuts, sp
     rng = np.random.default_rng(seed)
     n, precision = 12, 200
     q, k, v = np.ones((1, 1, 1, 1)), spread * rng.standard_normal((1, 1, n, 1)), rng.standard_normal((1, 1, n, 2))
-    problem = Problem(q=q, k=k, v=v, dtype="float64")
+    problem = Problem(q=q, k=k, v=v, dtypes="float64")
     tiles = list(pairwise([0, *sorted(cuts), n]))
     with mp.workprec(precision + 40):
         m, l, o = mp.ninf, mp.zero, np.array([mp.zero, mp.zero])

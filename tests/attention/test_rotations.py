@@ -63,7 +63,7 @@ def test_a_score_depends_on_the_distance_of_positions_alone():
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("rotary_dim", [None, 2, 6])
 def test_later_positions_give_the_scores_of_earlier_ones(layout, rotary_dim):
-    sizes = {"query_length": 4, "key_length": 5, "head_dim": 7, "value_dim": 1, "dtype": "float64"}
+    sizes = {"query_length": 4, "key_length": 5, "head_dim": 7, "value_dim": 1, "dtypes": "float64"}
     whole = Recipe(rotary=layout, rotary_dim=rotary_dim, **sizes).problem()
     rest = whole.take("Q", [2, 3]).take("K", [2, 3, 4])
 

@@ -99,7 +99,7 @@ def test_layer_normalized_products_are_cosines_times_the_root_of_d(length):
 def saturated(bias):
     """Make one query of 6 and keys of 6 and 6.5: without b the argument of tanh is at 12."""
     return one_head(
-        [[6.0]], [[6.0], [6.5]], [[0.0], [1.0]], dtype="float32", score_vector=ONE, score_query_weight=ONE,
+        [[6.0]], [[6.0], [6.5]], [[0.0], [1.0]], dtypes="float32", score_vector=ONE, score_query_weight=ONE,
         score_key_weight=ONE, score_bias=bias * ONE,
     )  # fmt: skip
 

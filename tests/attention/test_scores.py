@@ -59,7 +59,7 @@ def gamma(value):
 def drawn(options, regime="normal", dtype="float64"):
     return Recipe(
         batch=2, query_heads=4, kv_heads=2, query_length=3, key_length=5, head_dim=4, value_dim=2,
-        seed=3, dtype=dtype, regime=regime, **options,
+        seed=3, dtypes=dtype, regime=regime, **options,
     ).problem()  # fmt: skip
 
 

@@ -47,7 +47,7 @@ from attn_spec.attention.terms import known_to
 from attn_spec.bounds.forward.score_bounds import BOUNDED
 from attn_spec.judgement.long.glance import is_plain
 from attn_spec.judgement.long.gradient_glance import is_glanced
-from attn_spec.search.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe
 
 ALL = {"softcap": 5.0, "bias": "normal@1H1K", "alibi_slopes": "geometric@1H11", "causal": True}
 for options in ({}, {"scale": 0.3}, {"softcap": 1.0}, {"alibi_slopes": "steepest@1H11"}, ALL, {"dropout_keep": "half"}):

@@ -34,7 +34,7 @@ def gaussian(problem):
 
 
 def test_attention_is_nadaraya_watson_regression_with_the_exponential_kernel():
-    problem = Recipe(query_length=3, key_length=5, head_dim=4, value_dim=2, dtype="float64").problem()
+    problem = Recipe(query_length=3, key_length=5, head_dim=4, value_dim=2, dtypes="float64").problem()
     with mp.workprec(BITS):
         found = regression(problem, lambda q, k: mp.exp(definition.real_scale(problem) * sum(q * k)))
         assert abs(found - definition.attention(problem, BITS)[0, 0]).max() < 2.0 ** (10 - BITS)
@@ -156,7 +156,7 @@ def test_weights_saturate_without_the_scale_and_do_not_with_it():
 
 def mean_slope(D, scale):
     """Return the mean size of dS for a cotangent on one value, over many rows of independent N(0, 1) inputs."""
-    problem = Recipe(query_length=64, key_length=16, head_dim=D, value_dim=16, dtype="float64", seed=4).problem()
+    problem = Recipe(query_length=64, key_length=16, head_dim=D, value_dim=16, dtypes="float64", seed=4).problem()
     problem = problem.replace(v=np.eye(16)[None, None], scale=scale)
     dO = np.eye(16)[np.arange(64) % 16][None, None]
     return float(np.abs(gradient_intermediates(intermediates(problem), dO).dA).mean())

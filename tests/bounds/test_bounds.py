@@ -238,7 +238,7 @@ def test_sound_kernels_stay_within_their_bounds_and_come_near_them(name, dtype):
 
     for recipe in BATTERY:
         without_softmax = {"feature_map": "elu_plus_one"} if subject.kernel.limits.always else {}
-        problem = Recipe(**recipe, **without_softmax, dtype=dtype).problem()
+        problem = Recipe(**recipe, **without_softmax, dtypes=dtype).problem()
         answer = subject(problem)
         judgement = judge(problem, subject.contract, **answer)
         assert not judgement.refuted, recipe
@@ -262,7 +262,7 @@ def test_a_declared_summation_depth_sharpens_the_bound_and_holds():
 
 
 def test_the_bound_of_fused_kernels_is_a_few_roundings_of_the_output():
-    problem = Recipe(dtype="bfloat16", query_length=8, key_length=64, head_dim=64, value_dim=16).problem()
+    problem = Recipe(dtypes="bfloat16", query_length=8, key_length=64, head_dim=64, value_dim=16).problem()
     found = bound(problem, FUSED.at("bfloat16"))
 
     assert found.allowed["output"].max() < 4 * U * np.abs(problem.v).max()

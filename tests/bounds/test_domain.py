@@ -137,7 +137,7 @@ CASES = {
         inside=2.0**12,
     ),
     "scaled queries": Edge(
-        lambda q: head([q], [2.0**-10], [1.0], scale=128.0, dtype="float16"),
+        lambda q: head([q], [2.0**-10], [1.0], scale=128.0, dtypes="float16"),
         {"scale_on": "operands"},
         outside=360.0,
         inside=350.0,
@@ -149,7 +149,7 @@ CASES = {
         inside=350.0,
     ),
     "queries divided by the softcap": Edge(
-        lambda q: head([q], [2.0**-10], [1.0], softcap=2.0**-5, dtype="float16"),
+        lambda q: head([q], [2.0**-10], [1.0], softcap=2.0**-5, dtypes="float16"),
         {"scale_on": "operands"},
         outside=1450.0,
         inside=1400.0,

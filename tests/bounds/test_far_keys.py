@@ -70,7 +70,7 @@ def test_tiles_of_far_keys_before_or_after_the_others_stay_within_it(fill, keys)
 def test_weights_of_far_keys_have_errors_where_all_else_is_zero(both):
     """e^-702 is a number in float64, as wrong as its score: a sum of terms of 1e6, where those of others are of 1."""
     kernel = emulate_both("tiled", PRECISE, Order(kv_tile=4), contract=replace(PRECISE, kv_tile=4), dtypes=("float64",))
-    subject, problem = Subject(kernel, "float64"), filled(-702.0).replace(dtype="float64")
+    subject, problem = Subject(kernel, "float64"), filled(-702.0).replace(dtypes="float64")
     k, v = problem.k.copy(), np.zeros(problem.v.shape)
     k[:, :, FAR] += 1e6 * (-1.0) ** np.arange(8)
     v[:, :, FAR] = 1.0

@@ -73,7 +73,7 @@ def test_a_gradient_of_an_option_whose_sum_could_overflow_is_left_out(name, stag
 
 
 def test_a_gradient_of_an_option_may_overflow_in_its_own_dtype():
-    problem = OPTIONS["dbias"].make(2.1e3).replace(option_dtypes={"bias": "float16"})
+    problem = OPTIONS["dbias"].make(2.1e3).replace(dtypes={"qkv": "float32", "bias": "float16"})
     assert not backward(problem, PRECISE.at("float32"), 1.0).domain_of("dbias").any()
     assert backward(problem, PRECISE.at("float32"), 1.0).domain_of("dq").all()
 

@@ -23,7 +23,7 @@ REGIMES = ("normal", "large", "integers", "activations", "cancellation", "near_t
 def drawn(option, pattern, regime, seed, dtype="float32"):
     return Recipe(
         batch=2, query_heads=4, kv_heads=2, query_length=5, key_length=33, head_dim=24, value_dim=3, seed=seed,
-        dtype=dtype, regime=regime, **{option: pattern},
+        dtypes=dtype, regime=regime, **{option: pattern},
     ).problem()  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def test_all_of_a_vector_is_off_by_one_factor_and_little_else(dtype):
 
 def test_where_a_norm_may_be_zero_nothing_is_said():
     gamma = np.ones((1, 1, 1, 1))
-    problem = one_head([[1, 1], [0, 0]], [[1, 2], [2, 1]], [[1], [2]], dtype="float32", score_gamma=gamma)
+    problem = one_head([[1, 1], [0, 0]], [[1, 2], [2, 1]], [[1], [2]], dtypes="float32", score_gamma=gamma)
     bound = forward_bound(intermediates(problem), FP32.at("float32"))
     assert bound.in_domain.ravel().tolist() == [True, False]
 
@@ -168,7 +168,7 @@ def test_where_a_norm_may_be_zero_nothing_is_said():
 
 def test_a_hidden_key_of_zeros_leaves_the_gradients_in_the_domain():
     gamma, mask = np.ones((1, 1, 1, 1)), np.array([True, True, False]).reshape(1, 1, 1, 3)
-    problem = one_head([[1, 1]], [[1, 2], [2, 1], [0, 0]], [[1], [2], [3]], dtype="float32", score_gamma=gamma)
+    problem = one_head([[1, 1]], [[1, 2], [2, 1], [0, 0]], [[1], [2], [3]], dtypes="float32", score_gamma=gamma)
     output, dO, found = answered(problem.replace(mask=mask), "score_gamma", cosine_of_units, torch.float32)
     judged = judge_gradients(problem.replace(mask=mask), EAGER.at("float32"), dO, found)
 
@@ -180,7 +180,7 @@ def test_a_hidden_key_of_zeros_leaves_the_gradients_in_the_domain():
 
 @pytest.mark.parametrize(("size", "inside"), [(2.0**-18, True), (2.0**-21, False)])
 def test_where_libraries_clamp_a_norm_nothing_is_said(size, inside):
-    problem = one_head([[size, size]], [[1, 2]], [[1]], dtype="float32", score_gamma=np.ones((1, 1, 1, 1)))
+    problem = one_head([[size, size]], [[1, 2]], [[1]], dtypes="float32", score_gamma=np.ones((1, 1, 1, 1)))
     assert forward_bound(intermediates(problem), EAGER.at("float32")).in_domain.all() == inside
     backwards = problem.replace(q=problem.k, k=problem.q)
     assert forward_bound(intermediates(backwards), EAGER.at("float32")).in_domain.all() == inside
@@ -188,5 +188,5 @@ def test_where_libraries_clamp_a_norm_nothing_is_said(size, inside):
 
 @pytest.mark.parametrize(("size", "inside"), [(2.0**6, True), (2.0**8, False)])
 def test_where_a_square_overflows_nothing_is_said(size, inside):
-    problem = one_head([[size, size]], [[1, 2]], [[1]], dtype="float16", score_gamma=np.ones((1, 1, 1, 1)))
+    problem = one_head([[size, size]], [[1, 2]], [[1]], dtypes="float16", score_gamma=np.ones((1, 1, 1, 1)))
     assert forward_bound(intermediates(problem), EAGER.at("float16")).in_domain.all() == inside

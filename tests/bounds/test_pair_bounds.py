@@ -27,7 +27,7 @@ LAYERS = {
 def drawn(layers, regime, seed, dtype="float32"):
     shape = {"query_length": 5, "key_length": 33, "head_dim": 24, "value_dim": 3, "score_width": 7}
     return Recipe(
-        batch=2, query_heads=4, kv_heads=2, **shape, seed=seed, dtype=dtype, regime=regime,
+        batch=2, query_heads=4, kv_heads=2, **shape, seed=seed, dtypes=dtype, regime=regime,
         **{**LAYERS[layers], "score_vector": LAYERS[layers]["score_vector"].split("@")[0] + "@1H1A"},
         score_bias="normal@111A",
     ).problem()  # fmt: skip
@@ -128,7 +128,7 @@ def test_the_sums_of_all_pairs_and_heads_may_be_one():
     heads, rows, one = 32, 16, np.ones((1, 1, 1, 1))
     zeros = np.zeros((1, heads, rows, 1))
     layers = {"score_key_weight": one, "score_query_weight": one, "score_bias": 0.5 * one, "score_vector": one}
-    problem = Problem(q=zeros, k=zeros, v=zeros, dtype="float16", **layers)
+    problem = Problem(q=zeros, k=zeros, v=zeros, dtypes="float16", **layers)
     terms = np.full(heads * rows**2, np.tanh(0.5) / rows, dtype=np.float16)  # P dL tanh
     found = np.add.accumulate(terms)[-1].astype(np.float64).reshape(1, 1, 1, 1)
     assert found < 0.6 * terms.sum(dtype=np.float64)

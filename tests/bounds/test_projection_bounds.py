@@ -22,7 +22,7 @@ KERNEL = emulate_both("half_products", HALF_PRODUCTS, supports=("lse", *PROJECTI
 
 def layer(**changes):
     numbers = dict.fromkeys(("q", "k", "v", *PROJECTIONS), 1.0) | changes
-    return Problem(**{name: np.full((1, 1, 1, 1), x) for name, x in numbers.items()}, dtype="float32")
+    return Problem(**{name: np.full((1, 1, 1, 1), x) for name, x in numbers.items()}, dtypes="float32")
 
 
 #: A factor that float16 does not hold, and one that makes their product small.
@@ -95,7 +95,7 @@ def test_heads_may_be_added_one_after_the_other_as_they_are_stored(bias):
     else:
         weights[:, 0] = 1.0
     one = np.ones((1, 1, 1, 1))
-    problem = Problem(q=one, k=one, v=one, output_projection=weights, dtype="float16", **options)
+    problem = Problem(q=one, k=one, v=one, output_projection=weights, dtypes="float16", **options)
 
     total = half(1) if bias else half(0)
     for weight in weights.ravel():
@@ -131,7 +131,7 @@ def test_a_bias_of_a_wider_dtype_may_be_rounded_first():
     u, half = 2.0**-11, np.float16
     little = u * (1 - 2.0**-10)
     problem = layer(v=little, value_projection_bias=1 + little).replace(
-        dtype="float16", option_dtypes={"value_projection_bias": "float32"}
+        dtypes={"qkv": "float16", "value_projection_bias": "float32"}
     )
     x = intermediates(problem)
 

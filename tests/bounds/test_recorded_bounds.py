@@ -77,7 +77,7 @@ def test_bounds_of_other_problems_are_as_recorded(dtype, name, snapshot):
     lines, c = [], CONTRACTS[name].at(dtype)
     for kind, options in RECIPES.items():
         sizes = {"query_length": 4, "key_length": 9, "head_dim": 8, "value_dim": 3} | options
-        problem = Recipe(dtype=dtype, seed=1, **sizes).problem()
+        problem = Recipe(dtypes=dtype, seed=1, **sizes).problem()
         x = intermediates(problem)
         rng = np.random.default_rng(1)
         dO = bits.nearest(rng.standard_normal((*problem.score_shape[:3], 3)), dtype)

@@ -57,7 +57,7 @@ OPERANDS = replace(FUSED, scale_on="operands")
 
 @pytest.mark.parametrize("factor", [1.0, LOG2E], ids=["scale", "scale and log2(e)"])
 def test_a_query_may_be_scaled_in_half_before_the_product(factor):
-    p = float32_head([(5, 5)], [(8, 8), (7.75, 7.75)], [0.0, 1.0], dtype="bfloat16")
+    p = float32_head([(5, 5)], [(8, 8), (7.75, 7.75)], [0.0, 1.0], dtypes="bfloat16")
     q = bits.nearest(f32(p.q * f32(f32(p.scale_value) * f32(factor))), "bfloat16")
 
     answer = softmax(p, f32(q @ p.k.mT), lambda w: bits.nearest(w, "bfloat16"), base2=factor != 1)
@@ -101,7 +101,7 @@ def test_merges_round_in_the_accumulators_formats():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_operand_that_is_flushed_makes_no_exact_score(dtype):
-    p = float32_head([2.0**-128], [2.0**126, 0.0], [1.0, 2.0], scale=1.0, dtype=dtype)
+    p = float32_head([2.0**-128], [2.0**126, 0.0], [1.0, 2.0], scale=1.0, dtypes=dtype)
     wide = replace(PRECISE, score_accumulation="float64")
 
     assert emulated_ratio(p, replace(wide, subnormals="flushed")) < 1
@@ -121,7 +121,7 @@ def test_weights_may_be_normalized_by_a_reciprocal():
 
 def test_partial_outputs_may_wait_in_half():
     keys = [0.0] + [-0.5859375] * 31 + [0.0] + [-0.62109375] * 31
-    p = float32_head([1.0], keys, [-1.2578125] * 32 + [1.3046875] * 32, scale=1.0, dtype="bfloat16")
+    p = float32_head([1.0], keys, [-1.2578125] * 32 + [1.3046875] * 32, scale=1.0, dtypes="bfloat16")
     half = lambda x: bits.nearest(x, "bfloat16")  # noqa: E731
     waiting = []
     for keys in (slice(0, 32), slice(32, 64)):
@@ -156,7 +156,7 @@ def test_a_matrix_unit_may_align_and_cut(unit):
     keys = np.full(128, 2.0 ** (-3 - extra) * (1 - 2.0**-11))  # every product is cut to nothing,
     keys[1::block] *= 2.0**extra  # one of each block only when the sum is
     keys[0] = 2.0**5
-    p = float32_head([np.r_[2.0**5, np.full(127, 2.0**-10)]], [keys], [1.0], dtype="float16", scale=1.0)
+    p = float32_head([np.r_[2.0**5, np.full(127, 2.0**-10)]], [keys], [1.0], dtypes="float16", scale=1.0)
     lse = cut_sum(p.q * p.k, block, extra)
 
     assert ratio(p, FUSED, lse=lse) < 1
@@ -168,7 +168,7 @@ def test_a_matrix_unit_may_align_and_cut(unit):
 def test_the_row_sum_may_be_a_product_with_ones_on_a_matrix_unit():
     """One weight of 1, and 2^16 that are cut off beside it: e^-16 is 0.94 units in the last place of 1."""
     n = 2**16
-    p = float32_head([1.0], [0.0] + [-16.0] * n, [1.0] * (n + 1), scale=1.0, dtype="bfloat16")
+    p = float32_head([1.0], [0.0] + [-16.0] * n, [1.0] * (n + 1), scale=1.0, dtypes="bfloat16")
     weights = bits.nearest(np.exp(p.k[..., 0]), "bfloat16")
     lse = np.log(cut_sum(weights, 4, 0))[:, :, None].reshape(1, 1, 1)
 
@@ -197,7 +197,7 @@ def test_weights_of_float32_may_be_cut_to_tf32_where_they_enter():
 
 
 def test_float16_subnormals_may_be_flushed_on_entry():
-    p = float32_head([0.0], [0.0], [2.0**-20], dtype="float16")
+    p = float32_head([0.0], [0.0], [2.0**-20], dtypes="float16")
     answer = {"output": np.zeros((1, 1, 1, 1))}
 
     assert ratio(p, replace(FUSED, float16_subnormals="flushed_on_entry"), **answer) < 1
@@ -217,7 +217,7 @@ NO_ROOM = {
 @pytest.mark.parametrize("what", NO_ROOM)
 def test_a_constant_that_fits_no_format_is_outside_the_domain(what):
     options, changed = NO_ROOM[what]
-    p = float32_head([0.5], [0.0, 0.0], [1.0, 2.0], dtype="float16", **options)
+    p = float32_head([0.5], [0.0, 0.0], [1.0, 2.0], dtypes="float16", **options)
     contract = replace(PRECISE, **changed)
 
     assert not measure.judge(p, contract.at("float16"), output=np.full((1, 1, 1, 1), np.nan)).exercised

@@ -55,7 +55,9 @@ def test_delta_may_be_the_row_sum_of_p_dp():
 
 
 def test_score_gradients_may_be_made_of_cast_weights():
-    p = Recipe(dtype="float16", regime="large+v_wide", query_length=16, key_length=33, head_dim=16, value_dim=8, seed=3)
+    p = Recipe(
+        dtypes="float16", regime="large+v_wide", query_length=16, key_length=33, head_dim=16, value_dim=8, seed=3
+    )
     p = p.problem()
     dO = bits.nearest(np.random.default_rng(0).standard_normal((1, 1, 16, 8)), "float16")
     found = backward(p, dO, cast=True)

@@ -74,7 +74,7 @@ def test_a_weight_sees_as_many_rises_of_the_maximum_as_the_model_says():
 def test_each_stage_has_its_share_of_the_variance(stage, dtype):
     """With one stage made much wider than its u, errors follow the variance: RMS 0.3 to 0.7 of it, never near 1."""
     contract = replace(PRECISE, **{stage: "float16"}, row_sum_of="uncast")
-    recipe = Recipe(**{**SHAPE, "key_length": 64, "value_dim": 16, "head_dim": 16}, dtype=dtype)
+    recipe = Recipe(**{**SHAPE, "key_length": 64, "value_dim": 16, "head_dim": 16}, dtypes=dtype)
     subject = Subject(emulate("wide", contract, Order(sums="random"), dtypes=(dtype,)), dtype)
     x = intermediates(recipe.problem())
     error = subject(recipe.problem())["output"] - x.O
@@ -115,7 +115,7 @@ def test_operands_that_many_rows_share_count_with_their_whole_coefficient():
         for at in np.ndindex(*entries.shape):
             moved = entries.copy()
             moved[at] *= 1 + step
-            found[at] = (a * (intermediates(problem.replace(**{name: moved}, dtype="float64")).O - x.O)).sum() / step
+            found[at] = (a * (intermediates(problem.replace(**{name: moved}, dtypes="float64")).O - x.O)).sum() / step
         return found
 
     total = r.operand * sum((derivative(n) ** 2).sum() for n in "qk") + r.value * (derivative("v") ** 2).sum()

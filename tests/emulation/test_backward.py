@@ -22,7 +22,7 @@ BY_HAND = Problem(
     k=np.array([1.0, 3.0]).reshape(1, 1, 2, 1),
     v=np.array([0.0, 2.0]).reshape(1, 1, 2, 1),
     bias=np.zeros((1, 1, 1, 2)),
-    dtype="float32",
+    dtypes="float32",
 )
 ONE = np.ones((1, 1, 1, 1))
 
@@ -69,7 +69,7 @@ OPTIONS = [
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("gradients", [TiledGradients, StoredWeights])
 def test_every_option_has_its_gradients_in_float64(gradients, options):
-    shape = {"batch": 2, "query_length": 5, "key_length": 19, "head_dim": 4, "value_dim": 3, "dtype": "float64"}
+    shape = {"batch": 2, "query_length": 5, "key_length": 19, "head_dim": 4, "value_dim": 3, "dtypes": "float64"}
     problem = Recipe(**{**shape, **options}).problem()
     stored = {"normalize": "before_product", "backward_weights": "stored"} if gradients is StoredWeights else {}
     c = replace(FP64, **stored)
@@ -99,7 +99,7 @@ def test_tilings_and_orders_change_roundings_only(sums):
 
 
 def test_a_narrow_store_of_partial_sums_is_committed():
-    problem = Recipe(key_length=64, query_length=3, head_dim=8, value_dim=8, dtype="bfloat16").problem()
+    problem = Recipe(key_length=64, query_length=3, head_dim=8, value_dim=8, dtypes="bfloat16").problem()
     subjects = [Subject(SOUND[name], "bfloat16") for name in ("sequential", "narrow_partial_gradients")]
     dO = cotangents.cotangent(subjects[0], problem)
 
@@ -114,7 +114,7 @@ def test_sound_kernels_come_near_their_gradient_bounds():
     subject = Subject(SOUND["sequential"], "bfloat16")
     ratios = []
     for seed in range(30):
-        problem = Recipe(query_length=1, key_length=2, dtype="bfloat16", seed=seed).problem()
+        problem = Recipe(query_length=1, key_length=2, dtypes="bfloat16", seed=seed).problem()
         dO = cotangents.cotangent(subject, problem)
         ratios.append(judge_gradients(problem, subject.contract, dO, subject.gradients(problem, dO)).ratio)
 

@@ -28,7 +28,7 @@ def linear(contract):
 @pytest.mark.parametrize("contract", [replace(PRECISE, exponent="base2"), replace(PRECISE, delta="probabilities")])
 def test_both_passes_are_within_their_bounds(contract, feature_map):
     subject = linear(contract)
-    problem = Recipe(**SHAPE, dtype="float32", feature_map=feature_map, seed=3).problem()
+    problem = Recipe(**SHAPE, dtypes="float32", feature_map=feature_map, seed=3).problem()
     dO = cotangent(subject, problem)
 
     assert assert_within_bound(subject, problem, subject(problem)).exercised
@@ -40,7 +40,7 @@ def test_delta_of_weights_has_the_error_of_their_sum():
     contract = replace(PRECISE, lse="float16", delta="probabilities")
     subject, dO, most = linear(contract), np.ones((1, 1, 1, 1)), 0.0
     for n in range(40):
-        problem = one_head([[1.0]], [[500.0 + n], [2.0**-7]], [[0.0], [1.0]], feature_map="relu", dtype="float32")
+        problem = one_head([[1.0]], [[500.0 + n], [2.0**-7]], [[0.0], [1.0]], feature_map="relu", dtypes="float32")
         found = subject.gradients(problem, dO)
         assert assert_gradients_within_bound(subject, problem, dO, found).exercised
         most = max(most, measure.judge_gradients(problem, subject.contract, dO, found).ratio)

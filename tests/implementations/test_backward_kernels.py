@@ -32,7 +32,7 @@ every_kernel = pytest.mark.parametrize(("kernel", "dtype"), EVERY)
 def problem_and_cotangents(dtype="float64", options=None, **shape):
     q, k, v = (bits.nearest(x, dtype) for x in inputs(**shape))
     options = {name: bits.nearest(x, dtype) if name == "bias" else x for name, x in (options or {}).items()}
-    problem = Problem(q=q, k=k, v=v, dtype=dtype, **options)
+    problem = Problem(q=q, k=k, v=v, dtypes=dtype, **options)
     rng = np.random.default_rng(1)
     dO = bits.nearest(rng.standard_normal(problem.output_shape), dtype)
     return problem, dO, bits.nearest(rng.standard_normal(problem.score_shape[:3]), "float32")
@@ -127,7 +127,7 @@ def test_two_keys_by_hand(kernel, dtype):
     """
     log3 = bits.nearest(np.array([math.log(3)]), dtype).item()
     k, v = np.array([0.0, log3]).reshape(1, 1, 2, 1), np.array([0.0, 1.0]).reshape(1, 1, 2, 1)
-    problem = Problem(q=np.ones((1, 1, 1, 1)), k=k, v=v, dtype=dtype)
+    problem = Problem(q=np.ones((1, 1, 1, 1)), k=k, v=v, dtypes=dtype)
     of_output = {"dq": [3 / 16 * log3], "dk": [-3 / 16, 3 / 16], "dv": [1 / 4, 3 / 4]}
     of_lse = {"dq": [3 / 4 * log3], "dk": [1 / 4, 3 / 4], "dv": [0.0, 0.0]}
 
@@ -192,7 +192,7 @@ def test_products_take_rounded_p_and_rounded_ds(kernel, dtype):
     sign, b = np.array([1.0, -1.0]), stored(-np.linspace(0.1, 3, 32).reshape(16, 2))
     q, k, v = (np.tile(column, (16, 1)).reshape(16, 1, 2, 1) for column in (sign, [0.0, 0.0], [0.0, 1.0]))
     bias = np.stack([np.zeros((16, 2)), b], axis=-1)[:, None]
-    problem = Problem(q=q, k=k, v=v, bias=bias, dtype=dtype)
+    problem = Problem(q=q, k=k, v=v, bias=bias, dtypes=dtype)
     p, o = 1 / (1 + np.exp(b)), stored(stored(np.exp(b)) / (1 + np.exp(b)))
     ds = p * (0 - sign * o)
 

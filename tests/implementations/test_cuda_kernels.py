@@ -69,7 +69,7 @@ def test_gradients_are_within_their_bounds(name, dtype, device):
 @pytest.mark.parametrize(("name", "dtype", "device"), [CPU[0], *CUDA])
 def test_sampled_rows_of_a_long_problem_are_within_their_bounds(name, dtype, device):
     shape = {"query_length": 8192, "key_length": 8192, "head_dim": 64, "value_dim": 64}
-    problem = Recipe(dtype=dtype, causal=True, **shape).problem()
+    problem = Recipe(dtypes=dtype, causal=True, **shape).problem()
     judgement = judged(Subject(resolve(name), dtype, device), problem, RowSample(64))
 
     assert (judgement.rows, judgement.of) == (64, 8192)

@@ -85,7 +85,7 @@ def test_long_sequences_stay_within_their_bounds(kernel, rotary, dtype):
     """Positions beyond 256, which bfloat16 cannot tell apart."""
     sizes = {"query_length": 9, "key_length": 600, "head_dim": 32, "value_dim": 32}
     subject = Subject(resolve(kernel), dtype)
-    problem = Recipe(dtype=dtype, rotary=rotary, causal_alignment="bottom_right", **sizes).problem()
+    problem = Recipe(dtypes=dtype, rotary=rotary, causal_alignment="bottom_right", **sizes).problem()
     dO = cotangent(subject, problem)
 
     assert_within_bound(subject, problem, subject(problem))
@@ -101,7 +101,7 @@ def test_long_sequences_stay_within_their_bounds(kernel, rotary, dtype):
 def test_a_base_that_float32_does_not_hold_accuses_nobody(kernel, base, dtype):
     """Powers of it in float32 are of 0 or infinity; and of one that it holds they are within their bounds."""
     subject = Subject(resolve(kernel), dtype)
-    problem = Recipe(dtype=dtype, rotary="half", rotary_base=base, query_length=3, key_length=4, head_dim=32).problem()
+    problem = Recipe(dtypes=dtype, rotary="half", rotary_base=base, query_length=3, key_length=4, head_dim=32).problem()
     dO = cotangent(subject, problem)
 
     assert_within_bound(subject, problem, subject(problem))
@@ -116,7 +116,7 @@ class TestTriton:
     def test_parts_of_any_width_stay_within_their_bounds(self, head_dim, rotary_dim, dtype, rotary):
         sizes = {"query_length": 5, "key_length": 40, "head_dim": head_dim, "value_dim": 2, "query_heads": 2}
         how = {"rotary": rotary, "rotary_dim": rotary_dim, "rotary_base": 3.0, "causal_alignment": "bottom_right"}
-        problem, subject = Recipe(dtype=dtype, **sizes, **how).problem(), Subject(resolve("triton_tiled"), dtype)
+        problem, subject = Recipe(dtypes=dtype, **sizes, **how).problem(), Subject(resolve("triton_tiled"), dtype)
         dO = cotangent(subject, problem)
 
         assert_within_bound(subject, problem, subject(problem))

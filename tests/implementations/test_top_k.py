@@ -34,7 +34,7 @@ BESIDE = {
 def drawn(dtype="float32", regime="normal", **options):
     return Recipe(
         batch=2, query_heads=4, kv_heads=2, query_length=9, key_length=21, head_dim=8, value_dim=3,
-        dtype=dtype, regime=regime, seed=1, **options,
+        dtypes=dtype, regime=regime, seed=1, **options,
     ).problem()  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def test_a_wrong_selection_is_refused(name):
 @pytest.mark.parametrize(("gap", "right"), [(0.0, True), (2.0**-26, True), (2.0**-12, False)])
 def test_of_near_ties_either_key_may_be_kept(gap, right):
     """Scores of about 1 in float32: half a unit in the last place is 2^-25."""
-    problem = one_head([[1.0, gap]], [[1.0, 0.0], [1.0, 1.0]], [[0.0], [1.0]], dtype="float32", scale=1.0)
+    problem = one_head([[1.0, gap]], [[1.0, 0.0], [1.0, 1.0]], [[0.0], [1.0]], dtypes="float32", scale=1.0)
     contract = Subject(attention, "float32").contract
 
     assert is_right(problem, contract, np.array([[[[False, True]]]]), 1)

@@ -23,7 +23,7 @@ ONCE_ACCUSED = [
         output_projection_bias="normal@111O",
     ),
     Recipe(
-        regime="rising_25", seed=4832576, dtype="float16", key_length=255, head_dim=72, value_dim=72, score_width=72,
+        regime="rising_25", seed=4832576, dtypes="float16", key_length=255, head_dim=72, value_dim=72, score_width=72,
         head_value_dim=72, output_width=72, causal=True, bias="zero@11QK", **SLICES | {"key_projection": "large@11AD"},
         output_projection="slices@1HOU",
     ),
@@ -43,7 +43,7 @@ def test_a_path_is_judged_on_plain_problems(name):
     plain = SLICES | {"output_projection": "slices@1HOU", "output_projection_bias": "normal@111O"}
     for dtype in kernel.dtypes:
         widths = {"head_dim": 8, "value_dim": 8, "score_width": 4, "head_value_dim": 4, "output_width": 8}
-        recipe = Recipe(dtype=dtype, batch=2, query_heads=2, query_length=5, key_length=5, **widths, **plain)
+        recipe = Recipe(dtypes=dtype, batch=2, query_heads=2, query_length=5, key_length=5, **widths, **plain)
         subject, problem = Subject(kernel, dtype), recipe.problem()
 
         judgement = judged(subject, problem, subject(problem))

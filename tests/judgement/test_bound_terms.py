@@ -50,10 +50,10 @@ def drawn(**options):
     "options",
     [
         {},
-        {"dtype": "bfloat16", "causal": True},
-        {"dtype": "float16", "softcap": 5.0},
+        {"dtypes": "bfloat16", "causal": True},
+        {"dtypes": "float16", "softcap": 5.0},
         {"alibi_slopes": "random@BH11"},
-        {"feature_map": "elu_plus_one", "dtype": "bfloat16"},
+        {"feature_map": "elu_plus_one", "dtypes": "bfloat16"},
         {"rotary": "half"},
     ],
     ids=str,
@@ -81,7 +81,7 @@ def test_a_bound_falls_as_its_terms_are_struck_one_after_the_other(contract, opt
 
 
 def test_a_row_is_looked_at_alone_and_one_without_a_key_is_not():
-    problem = drawn(dtype="bfloat16", query_heads=4, kv_heads=2, batch=2)
+    problem = drawn(dtypes="bfloat16", query_heads=4, kv_heads=2, batch=2)
     fused = readings(PRESETS["fused"].at("bfloat16"))[0]
     alone = problem.take("B", [1]).head(3).rows(np.array([2]))
 
@@ -92,7 +92,7 @@ def test_a_row_is_looked_at_alone_and_one_without_a_key_is_not():
 
 
 def test_a_gradient_names_the_roundings_of_the_backward_pass():
-    problem = drawn(dtype="bfloat16")
+    problem = drawn(dtypes="bfloat16")
     fused = gradient_readings(PRESETS["fused"].at("bfloat16"))[0]
     found = of_gradient(problem, fused, (np.ones(problem.output_shape), None), "dv", (0, 0, 3, 0))
 

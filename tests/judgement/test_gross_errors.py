@@ -28,7 +28,7 @@ WRONG = {
 
 def problem(dtype, regime, length):
     sizes = {"query_length": 4, "key_length": length, "head_dim": 64, "value_dim": 16}
-    drawn = Recipe(dtype=dtype, regime="normal" if regime == "last" else regime, seed=0, **sizes).problem()
+    drawn = Recipe(dtypes=dtype, regime="normal" if regime == "last" else regime, seed=0, **sizes).problem()
     if regime != "last":
         return drawn
     v = np.zeros(drawn.v.shape)

@@ -157,7 +157,7 @@ def test_the_worst_element_is_that_of_the_largest_ratio():
 def test_of_contracts_that_say_nothing_the_first_speaks():
     """A format that overflows puts both contracts outside their domains."""
     narrow = replace(FUSED, score_accumulation="float16", alternatives=(replace(FUSED, stored_scores="float16"),))
-    problem = float32_head([[300.0]], [[300.0]], [[1.0]], dtype="float16")
+    problem = float32_head([[300.0]], [[300.0]], [[1.0]], dtypes="float16")
 
     judgement = judge(problem, narrow.at("float16"), output=np.full((1, 1, 1, 1), 1.0))
 
@@ -176,7 +176,7 @@ def test_a_judgement_names_the_worse_quantity():
 
 
 def test_rows_that_may_overflow_are_not_measured():
-    problem = float32_head([[2.0]], [[2.0**14]], [[1.0]], dtype="float16")
+    problem = float32_head([[2.0]], [[2.0**14]], [[1.0]], dtypes="float16")
     narrow = replace(FUSED, score_accumulation="float16").at("float16")
 
     judgement = judge(problem, narrow, output=np.full((1, 1, 1, 1), np.nan))
@@ -195,7 +195,7 @@ def test_no_queries_is_nothing_measured():
 
 
 def test_the_oracle_is_a_thousand_times_sharper_than_the_bound():
-    problem = Recipe(query_length=4, key_length=20, head_dim=8, value_dim=4, dtype="float64").problem()
+    problem = Recipe(query_length=4, key_length=20, head_dim=8, value_dim=4, dtypes="float64").problem()
     contract = FUSED.at("float64")
 
     truth, bound = Analysis(problem).truth_and_bound(contract)
@@ -215,7 +215,7 @@ def test_presets_that_hold_are_those_coarse_enough():
 
 def test_sdpa_that_declares_nothing_is_within_the_bounds_of_its_gradients():
     """A fused backward pass subtracts rowsum(dO O) with O as stored, which the gradients of eager attention do not."""
-    problem = Recipe(dtype="float16", batch=3, query_length=15, key_length=3, head_dim=16, value_dim=16, scale=1.0)
+    problem = Recipe(dtypes="float16", batch=3, query_length=15, key_length=3, head_dim=16, value_dim=16, scale=1.0)
     problem, dO = problem.problem(), np.ones((3, 1, 15, 16))
     sdpa = from_callable(lambda q, k, v, scale: torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale))
     found = Subject(sdpa, "float16").gradients(problem, dO)

@@ -46,7 +46,7 @@ def test_tier_0_contains_the_enclosure(dtype, option):
     regimes = [name for name in REGIMES if not name.startswith("v_")]
     for seed, regime in enumerate(regimes):
         values = ("", "+v_wide", "+v_alternating")[seed % 3]
-        recipe = Recipe(regime=regime + values, dtype=dtype, seed=seed, **SHAPE, **OPTIONS[option])
+        recipe = Recipe(regime=regime + values, dtypes=dtype, seed=seed, **SHAPE, **OPTIONS[option])
         problem = recipe.problem()
         tier_0, truth = float64_truth(intermediates(problem)), enclose(problem, 200)
         for name in ("output", "lse"):
@@ -54,7 +54,7 @@ def test_tier_0_contains_the_enclosure(dtype, option):
 
 
 def test_tier_0_is_not_needlessly_wide():
-    problem = Recipe(**SHAPE, dtype="float64").problem()
+    problem = Recipe(**SHAPE, dtypes="float64").problem()
     tier_0, truth = float64_truth(intermediates(problem)), enclose(problem, 200)
 
     errors = np.abs((tier_0["output"].value - truth["output"].value) - truth["output"].low)
@@ -67,20 +67,20 @@ def test_tier_0_is_not_needlessly_wide():
 def test_tier_0_serves_every_narrow_dtype(monkeypatch, dtype):
     forbid_enclosures(monkeypatch)
 
-    truth = oracle(Recipe(**SHAPE, dtype=dtype).problem())
+    truth = oracle(Recipe(**SHAPE, dtypes=dtype).problem())
 
     assert np.isfinite(truth["output"].radius).all()
 
 
 def test_it_climbs_to_balls_for_float64():
-    problem = Recipe(**SHAPE, dtype="float64").problem()
+    problem = Recipe(**SHAPE, dtypes="float64").problem()
     tier_0, truth = float64_truth(intermediates(problem)), oracle(problem)
 
     assert (truth["output"].radius < 2.0**-20 * tier_0["output"].radius).all()
     assert (truth["output"].low != 0).any()
 
 
-LONG = Recipe(query_length=16, key_length=64, head_dim=16, value_dim=3, dtype="float64")
+LONG = Recipe(query_length=16, key_length=64, head_dim=16, value_dim=3, dtypes="float64")
 
 
 def test_tier_1_serves_long_float64_problems(monkeypatch):
@@ -114,7 +114,7 @@ def test_short_problems_are_left_to_balls(monkeypatch):
         raise AssertionError("balls are faster")
 
     monkeypatch.setattr(module.error_free, "enclose", refuse)
-    assert oracle(Recipe(**SHAPE, dtype="float64").problem())["output"].radius.max() < 2.0**-70
+    assert oracle(Recipe(**SHAPE, dtypes="float64").problem())["output"].radius.max() < 2.0**-70
 
 
 @pytest.mark.parametrize("bits", [40, 70, 100])
@@ -141,7 +141,7 @@ def test_one_quantity_is_as_sharp_as_asked_whatever_is_asked_of_the_other(monkey
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 def test_by_default_the_radius_is_a_millionth_of_an_ulp(dtype):
-    truth = oracle(Recipe(**SHAPE, dtype=dtype).problem())
+    truth = oracle(Recipe(**SHAPE, dtypes=dtype).problem())
 
     ulp = np.maximum(
         2 * FORMATS[dtype].unit_roundoff * np.exp2(np.floor(np.log2(np.abs(truth["output"].value)))),

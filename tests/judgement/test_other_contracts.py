@@ -13,7 +13,7 @@ from attn_spec.search.drawing.regimes import Recipe
 
 
 def problem(**options):
-    return Recipe(dtype="float32", query_length=8, key_length=32, head_dim=16, value_dim=16, **options).problem()
+    return Recipe(dtypes="float32", query_length=8, key_length=32, head_dim=16, value_dim=16, **options).problem()
 
 
 def test_a_preset_that_explains_an_answer_is_named():
@@ -41,7 +41,7 @@ def test_nothing_is_named_for_an_answer_that_no_contract_explains():
 
 
 def test_gradients_of_weights_that_a_framework_keeps_in_half_are_explained_by_the_field_that_says_so():
-    one = Recipe(dtype="bfloat16", query_length=8, key_length=64, head_dim=16, value_dim=64).problem()
+    one = Recipe(dtypes="bfloat16", query_length=8, key_length=64, head_dim=16, value_dim=64).problem()
     one = one.replace(v=bits.nearest(8 + one.v, "bfloat16"))  # dP - D cancels
     dO = bits.nearest(np.random.default_rng(0).standard_normal(one.output_shape), "bfloat16")
     q, k, v = (torch.tensor(x, dtype=torch.float32).requires_grad_() for x in (one.q, one.k, one.v))

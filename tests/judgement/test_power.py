@@ -15,7 +15,7 @@ SHAPE = {"batch": 2, "query_heads": 2, "kv_heads": 2, "query_length": 16, "head_
 
 def planted(contract, *, dtype="bfloat16", gradients=False, **recipe):
     """Return the power at one problem."""
-    problem = Recipe(dtype=dtype, **SHAPE | {"key_length": 64} | recipe).problem()
+    problem = Recipe(dtypes=dtype, **SHAPE | {"key_length": 64} | recipe).problem()
     backward = {"cotangent": np.ones(problem.output_shape), "gradients": ("dq", "dk", "dv")} if gradients else {}
     one = Planting(problem=problem, contract=contract.at(dtype), conventions=DEFAULTS, lse=True, **backward)
     return power([one], dtype=dtype, where="here")
@@ -84,7 +84,7 @@ def test_an_error_that_changes_no_rounded_number_is_none():
 
 def test_an_error_is_seen_where_one_of_several_problems_refutes_it():
     c = PRESETS["eager"].at("bfloat16")
-    long, short = (Recipe(dtype="bfloat16", **SHAPE, key_length=n).problem() for n in (2048, 8))
+    long, short = (Recipe(dtypes="bfloat16", **SHAPE, key_length=n).problem() for n in (2048, 8))
     each = [
         power([Planting(problem=p, contract=c, conventions=DEFAULTS)], dtype="bfloat16", where="")
         for p in (long, short)

@@ -41,7 +41,7 @@ def test_tensors_are_presented_as_asked_for():
 
 
 def test_the_tensor_of_an_option_has_its_own_dtype():
-    problem = Recipe(key_length=2, bias="normal@BHQK", dtype="bfloat16", option_dtypes={"bias": "float32"}).problem()
+    problem = Recipe(key_length=2, bias="normal@BHQK", dtypes={"qkv": "bfloat16", "bias": "float32"}).problem()
     made = tensors(problem, "torch")
 
     assert (made["q"].dtype, made["bias"].dtype) == (torch.bfloat16, torch.float32)
@@ -80,7 +80,7 @@ def test_what_the_kernel_does_not_declare_is_an_error():
     with pytest.raises(
         KernelError, match=r"^plain declares float32, and the problem is of float16; make it in a declared dtype$"
     ):
-        run(Recipe(dtype="float16").problem(), plain)
+        run(Recipe(dtypes="float16").problem(), plain)
 
 
 def test_an_unknown_framework_and_a_presentation_of_parts_are_errors():

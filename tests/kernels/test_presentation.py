@@ -52,6 +52,28 @@ def test_it_is_taken_back(name, kind):
     assert np.asarray(shown.read("q", shown.shown("q", kind(x.copy())), heads=x.shape[1])).tolist() == x.tolist()
 
 
+@pytest.mark.parametrize("name", ["BHSD", "BSHD"])
+def test_an_element_of_what_is_handed_over_is_found_again(name):
+    x, shown = np.random.default_rng(0).random((2, 3, 4, 5)), PRESENTATIONS[name]
+    place = shown.place("output", (1, 2, 3, 0))
+
+    assert shown.shown("output", x)[place] == x[1, 2, 3, 0]
+    assert shown.index("output", place) == (1, 2, 3, 0)
+    assert shown.place("lse", (1, 2, 3)) == shown.index("lse", (1, 2, 3)) == (1, 2, 3)
+
+
+def test_the_number_of_heads_that_are_joined_is_an_argument_of_the_call():
+    x, heads = np.arange(12.0).reshape(1, 1, 12), {"query_heads": 3, "kv_heads": 2}
+
+    def shape(quantity, **further):
+        return PRESENTATIONS["BS(HD)"].read_in_call(quantity, x, heads | further).shape
+
+    assert shape("output") == shape("dq") == (1, 3, 1, 4)
+    assert shape("k") == shape("dv") == (1, 2, 1, 6)
+    assert shape("output", query_projection=x) == (1, 1, 1, 12)
+    assert shape("lse") == x.shape
+
+
 def test_every_part_of_a_problem_is_solved_and_the_whole_is_put_together(name):
     problem = RECIPE.problem().replace(
         bias=bits.nearest(np.random.default_rng(0).standard_normal((2, 3, 4, 5)), "float32"),

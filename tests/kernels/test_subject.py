@@ -20,7 +20,7 @@ def problem(dtype="float32", heads=(2, 2), lengths=(3, 4), **options):
     (hq, hkv), (sq, sk) = heads, lengths
     shapes = {"q": (2, hq, sq, 5), "k": (2, hkv, sk, 5), "v": (2, hkv, sk, 6)}
     tensors = {name: bits.nearest(RNG.standard_normal(shape), dtype) for name, shape in shapes.items()}
-    return Problem(**tensors, dtype=dtype, **options)
+    return Problem(**tensors, dtypes=dtype, **options)
 
 
 def subject(function, framework="numpy", dtype="float32", call_limit=60.0, **declared):

@@ -39,7 +39,7 @@ def test_the_default_scale_is_one_over_the_square_root_of_d():
 
 
 REFUSED = {
-    "unknown dtype": ({"dtype": "float8"}, "dtype must be one of float64, float32, float16, bfloat16, not 'float8'"),
+    "unknown dtype": ({"dtypes": "float8"}, "dtypes must be of float64, float32, float16, bfloat16, not 'float8'"),
     "list": ({"q": [1.0]}, "q must be a 4-dimensional float64 array of exact values, not [1.0]"),
     "tensor": (
         {"q": torch.zeros(1, 2)},
@@ -96,7 +96,7 @@ def test_every_dtype_accepts_what_it_can_hold_and_nonfinite_numbers():
     q[0, 0, 0, :3] = [np.nan, np.inf, -np.inf]
 
     for dtype in ("float64", "float32", "float16", "bfloat16"):
-        assert problem(q=q, dtype=dtype).dtype == dtype
+        assert problem(q=q, dtypes=dtype).dtype == dtype
 
 
 def test_visible_is_all_options_taken_together():
@@ -184,7 +184,7 @@ def test_problems_have_one_digest_if_every_bit_is_equal_or_the_recipe_is():
     others = [
         p.replace(causal=True),
         p.replace(scale=2.0),
-        p.replace(dtype="float16"),
+        p.replace(dtypes="float16"),
         p.replace(v=np.zeros(p.v.shape)),
         p.replace(v=-np.zeros(p.v.shape)),
         p.replace(mask=None),
@@ -214,7 +214,7 @@ def problems(draw):
         q=tensor(1, 2, Sq, 2),
         k=tensor(1, 1, Sk, 2),
         v=tensor(1, 1, Sk, 1),
-        dtype=dtype,
+        dtypes=dtype,
         scale=draw(st.none() | st.floats(-2, 2)),
         causal=draw(st.booleans()),
         causal_alignment=draw(st.sampled_from(["top_left", "bottom_right"])),

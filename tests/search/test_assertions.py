@@ -188,7 +188,7 @@ def test_cotangents_depend_on_the_problem_alone_are_numbers_of_the_output_dtype_
     forms = set()
     for seed in range(40):
         problem = Recipe(
-            query_heads=2, query_length=3, key_length=2, value_dim=2, dtype="bfloat16", seed=seed
+            query_heads=2, query_length=3, key_length=2, value_dim=2, dtypes="bfloat16", seed=seed
         ).problem()
         dO = cotangents.cotangent(subject, problem)
         np.testing.assert_array_equal(dO, cotangents.cotangent(subject, problem))

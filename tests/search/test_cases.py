@@ -42,7 +42,7 @@ def same(a, b):
 def test_a_stored_case_has_every_bit(tmp_path):
     odd = np.array([-0.0, 5e-324, np.inf, 1 / 3]).reshape(1, 1, 4, 1)
     stored = case(
-        problem=Problem(q=odd, k=odd, v=odd, dtype="float64", window=(None, 1)), declared={"contract": "fp64"}
+        problem=Problem(q=odd, k=odd, v=odd, dtypes="float64", window=(None, 1)), declared={"contract": "fp64"}
     )
     path = save(stored, tmp_path)
 
@@ -51,14 +51,23 @@ def test_a_stored_case_has_every_bit(tmp_path):
     assert load(path).problem.q.tobytes() == odd.tobytes()
 
 
-def test_a_case_of_schema_2_is_read(tmp_path):
+def of_schema_3(document):
+    """Return the document of a problem or recipe with its dtype as schema 3 has it."""
+    others = {name: value for name, value in document.items() if name != "dtypes"}
+    return {**others, "dtype": document["dtypes"], "option_dtypes": []}
+
+
+@pytest.mark.parametrize("schema", [2, 3])
+def test_a_case_of_an_earlier_schema_is_read(schema, tmp_path):
     path = save(case(), tmp_path)
     document = json.loads(path.read_text())
-    document["claim"] = document.pop("property_id")
-    path.write_text(json.dumps({**document, "schema": 2}))
+    document |= {name: of_schema_3(document[name]) for name in ("problem", "recipe")}
+    if schema == 2:
+        document["claim"] = document.pop("property_id")
+    path.write_text(json.dumps({**document, "schema": schema}))
 
     assert same(load(path), case())
-    assert load(path).id == path.stem
+    assert repr(load(path).problem) == repr(case().problem)
 
 
 def test_git_is_asked_to_leave_stored_cases_alone(tmp_path):
@@ -89,7 +98,7 @@ def test_the_id_depends_on_property_kernel_and_problem_only():
     [
         ("{", "Expecting property name"),
         ("[]", "it is not a case: a case is a JSON object with a 'problem' or a 'recipe'"),
-        ('{"problem": {}, "schema": 7}', "its schema is 7; this attn-spec reads schemas 2 and 3"),
+        ('{"problem": {}, "schema": 7}', "its schema is 7; this attn-spec reads schemas 2 to 4"),
         ('{"problem": {}, "recipe": null, "worst": null, "schema": 3}', "ProblemError: the problem document"),
         ('{"problem": null, "recipe": {"regime": "?"}, "worst": null, "schema": 3}', "RecipeError: unknown regime '?'"),
         (

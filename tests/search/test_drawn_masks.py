@@ -102,7 +102,7 @@ def test_more_keys_than_columns_share_them():
 
 
 def test_a_weight_that_underflows_does_not_show():
-    near, far = (one_head([[1.0]], [[0.0], [-x]], [[1.0, 0.0], [0.0, 1.0]], dtype="float16") for x in (4.0, 20.0))
+    near, far = (one_head([[1.0]], [[0.0], [-x]], [[1.0, 0.0], [0.0, 1.0]], dtypes="float16") for x in (4.0, 20.0))
     half = Subject(SOUND["sequential"], "float16")
 
     assert is_shown(half, near, 0.1)
@@ -121,7 +121,7 @@ def test_calls_have_seeds_of_their_own_where_they_need_them():
         seeds.append(seed)
         return v
 
-    problem = Recipe(dtype="float64").problem()
+    problem = Recipe(dtypes="float64").problem()
     both = ("dropout_by_chance", "dropout_seed")
     for asked in calls(subject(attention, supports=both), problem, 0.5, 3):
         asked(problem)
@@ -176,7 +176,7 @@ def test_a_kernel_of_longer_tiles_than_columns_is_not_judged():
 
 
 def test_a_mask_of_other_scores_is_no_evidence():
-    problem = Recipe(query_length=2, key_length=2, value_dim=2, dtype="float64").problem()
+    problem = Recipe(query_length=2, key_length=2, value_dim=2, dtypes="float64").problem()
     with pytest.raises(UnsatisfiedAssumption, match="the scores of the problem are not equal"):
         masks_of_calls(problem, [subject(keeps_the_first)])
 
@@ -214,7 +214,7 @@ def test_seeds_that_are_compared_are_not_shared_by_parts():
     own = subject(attention, supports=(*BOTH, "dv", "cross"), presentation="SD")
     for number in range(20):
         shape = {"batch": 2, "query_heads": 4, "kv_heads": 4, "query_length": 16, "key_length": 64, "value_dim": 64}
-        problem = Recipe(regime="uniform", dtype="float64", seed=number, **shape).problem()
+        problem = Recipe(regime="uniform", dtypes="float64", seed=number, **shape).problem()
         seeds.clear()
         PROPERTIES["dropout_by_chance.seeds_choose_the_mask"].check(own, problem)
         assert seeds[:8] == seeds[8:16]
@@ -240,7 +240,7 @@ def test_every_call_of_long_rows_is_judged():
 
 
 def test_a_replay_of_masks_that_are_drawn_again_is_not_called_fixed():
-    problem = Recipe(query_length=3, key_length=5, value_dim=8, dtype="float64", seed=3).problem()
+    problem = Recipe(query_length=3, key_length=5, value_dim=8, dtypes="float64", seed=3).problem()
     case = Case(property_id="dropout_by_chance.p_of_zero_drops_nothing", kernel="numpy_dropout", problem=problem)
     shown = replace(case, property_id="dropout_by_chance.the_output_is_that_of_the_mask_it_shows")
     for one in (case, shown):
@@ -292,7 +292,7 @@ def test_an_equal_seed_that_drops_other_weights_is_refuted(tmp_path):
 @pytest.mark.parametrize("property_", FAMILY, ids=lambda property_: property_.id)
 def test_problems_that_nobody_drew_are_judged_or_told_to_be_no_evidence(property_):
     """A replay may give any property any problem."""
-    problem = Recipe(query_length=3, key_length=5, value_dim=8, dtype="float64", seed=3).problem()
+    problem = Recipe(query_length=3, key_length=5, value_dim=8, dtypes="float64", seed=3).problem()
     own = Subject(SOUND["sequential"], "float64")
     with contextlib.suppress(UnsatisfiedAssumption):
         property_.check(own, problem)

@@ -275,7 +275,7 @@ def _scores_first(errors: LinearError, stage: str) -> np.ndarray:
     """G of a sum over d, then over the keys."""
     contract, D = errors.contract, errors.forward.problem.head_dim
     stored = contract.stages.stored_scores.of(contract.stages.score_accumulation.format)
-    form, dtype = contract.stages.operands.format, FORMATS[errors.forward.problem.dtype]
+    form, dtype = contract.stages.operands.format, FORMATS[errors.forward.problem.dtype_of("v")]
     kept = contract.stages.softmax.of(contract.stages.stored_scores.format)
     missing = (
         (term("pieces left out of linear scores", skipped_pieces(contract, form, form)), 1),
@@ -303,7 +303,7 @@ def _keys_first(errors: LinearError, stage: str) -> np.ndarray:
         (state_rounding(contract).u, term("states that wait", tiles)),
         (rounding_on_entry(contract, contract.stages.partial_outputs.format).u, count("entry of states", 1)),
         (
-            skipped_pieces(contract, contract.stages.operands.format, FORMATS[forward.problem.dtype]),
+            skipped_pieces(contract, contract.stages.operands.format, FORMATS[forward.problem.dtype_of("v")]),
             count("pieces left out of states", 1),
         ),
         (
@@ -349,7 +349,9 @@ def output_error(errors: LinearError, o: np.ndarray, slack: np.ndarray | float) 
     forward, contract = errors.forward, errors.contract
     # w, a or the sum is divided by N: 1 / N is rounded, its product, and one of both.
     divisions = count("roundings of a quotient by N", 3)
-    E_S = sum_error(errors, errors.v, multiplicand(contract, forward.problem.dtype), "output_accumulation", divisions)
+    E_S = sum_error(
+        errors, errors.v, multiplicand(contract, forward.problem.dtype_of("v")), "output_accumulation", divisions
+    )
     softmax, out, size = contract.stages.softmax, output_cast(contract), np.abs(o) + slack
     E_o = (
         term("the numerator of linear attention", E_S) + term("the denominator of linear attention", size * errors.E_N)
@@ -450,7 +452,8 @@ def in_domain(errors: LinearError, allowed: np.ndarray) -> np.ndarray:
     entries = np.where(forward.visible, errors.v.max(axis=-1, initial=0.0)[..., None, :], 0.0).max(axis=-1, initial=0.0)
     inside &= guard(
         "values of linear attention that enter products",
-        (entries <= contract.stages.multiplicands.format.largest) | (contract.multiplicands == forward.problem.dtype),
+        (entries <= contract.stages.multiplicands.format.largest)
+        | (contract.multiplicands == forward.problem.dtype_of("v")),
         True,
     )
     widest = (np.abs(forward.O) + allowed).max(axis=-1, initial=0.0)

@@ -190,7 +190,11 @@ def _lengths(errors: LinearError) -> tuple[int, int]:
 def _growth(errors: LinearError, n: np.ndarray) -> np.ndarray:
     """G of a term on the longest way: sums over Dv or D and over ``n`` queries or keys, stores, casts and factors."""
     forward, contract = errors.forward, errors.contract
-    dtype, form, out = FORMATS[forward.problem.dtype], contract.stages.operands.format, contract.stages.output.format
+    dtype, form, out = (
+        FORMATS[forward.problem.dtype_of("v")],
+        contract.stages.operands.format,
+        contract.stages.output.format,
+    )
     entering = standing(
         ("entry of values to linear dP", dtype),
         ("entry of one feature to the linear backward pass", form),
@@ -287,7 +291,7 @@ def _underflow(errors: LinearError, n: np.ndarray) -> _Underflow:
     stores, partial = stored_sums(contract, n)
     columns, tiles = _lengths(errors)
     formats = (
-        FORMATS[forward.problem.dtype],
+        FORMATS[forward.problem.dtype_of("v")],
         *(contract.format(stage) for stage in ("operands", "output", "score_gradients")),
     )
     stages = standing(

@@ -176,7 +176,7 @@ def _shares_of(
     if "output" in answer:
         o = seen.output
         sizes = {"keys": seen.keys[..., None], "key_length": problem.key_length, "o": _least(o), "size": seen.size}
-        allowed = least_output_error(contract, problem.dtype, **sizes)
+        allowed = least_output_error(contract, problem.dtype_of("v"), **sizes)
         error = np.abs((answer["output"] - o.value) - o.low) + o.radius
         found = np.maximum(found, _share(error, allowed).max(axis=-1, initial=0.0))
     if "lse" in answer:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from attn_spec.attention.terms import BENDS
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.problem.option_dtypes import pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import SCORE, WEIGHT
 from attn_spec.problem.shape_spec import AskedShape, ShapeError
@@ -54,8 +53,7 @@ def recipes(subject: Subject, seed: int, *, gradients: bool = False) -> list[Rec
     ways: list[tuple[str, dict[str, Any]]] = [(regime, {}) for regime in regimes]
     ways += [(regimes[-1 - place % len(regimes)], {name: OPTIONS[name].usual}) for place, name in enumerate(chosen)]
     plain = Recipe(
-        dtype=subject.dtype,
-        option_dtypes=pairs_of_dtypes(subject.kernel.option_dtypes),
+        dtypes=subject.dtypes,
         seed=seed,
         **{"causal_alignment": subject.conventions.causal_alignment, **always},
     )

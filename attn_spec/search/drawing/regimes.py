@@ -15,7 +15,7 @@ import numpy as np
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem import patterns
-from attn_spec.problem.option_dtypes import OptionDtypes, pairs_of_dtypes
+from attn_spec.problem.dtypes import INPUTS, Dtypes, dtype_of, refusal, simplified, with_dtypes
 from attn_spec.problem.options import OPTIONS, Options
 from attn_spec.problem.options.option import Option
 from attn_spec.problem.problem import Problem
@@ -155,9 +155,8 @@ class Recipe(Options):
     #: Names from REGIMES joined with "+", applied in turn.
     regime: str = "normal"
     seed: int = 0
-    dtype: str = "float32"
-    #: Formats of single option tensors, as in :class:`Problem`.
-    option_dtypes: OptionDtypes = ()
+    #: Dtype of all tensors, or dtypes by name, as in :class:`Problem`.
+    dtypes: Dtypes = "float32"
     batch: int = 1
     query_heads: int = 1
     kv_heads: int = 1
@@ -179,7 +178,9 @@ class Recipe(Options):
     value_size: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "option_dtypes", pairs_of_dtypes(self.option_dtypes))
+        if (reason := refusal(self.dtypes)) is not None:
+            raise RecipeError(f"dtypes {reason}")
+        object.__setattr__(self, "dtypes", simplified(self.dtypes))
         for name in self.regime.split("+"):
             if name not in REGIMES:
                 raise RecipeError(f"unknown regime {name!r}; known are {', '.join(REGIMES)}")
@@ -197,14 +198,18 @@ class Recipe(Options):
         if self.shift:
             draft.shift(self.shift)
         return Problem(
-            q=_rounded(self.size * draft.q, self.dtype),
-            k=_rounded(self.size * draft.k, self.dtype),
-            v=_rounded(self.value_size * draft.v, self.dtype),
-            dtype=self.dtype,
-            option_dtypes=self.option_dtypes,
+            q=self._rounded("q", self.size * draft.q),
+            k=self._rounded("k", self.size * draft.k),
+            v=self._rounded("v", self.value_size * draft.v),
+            dtypes=self.dtypes,
             recipe=self,
             **{name: self._option(name, row) for name, row in OPTIONS.items()},
         )
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of q, k and v."""
+        return dtype_of(self.dtypes, INPUTS)
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -234,8 +239,13 @@ class Recipe(Options):
             return value
         shape = row.shape(self.lengths)
         tensor = patterns.made(row.patterns, value, self._stream(name), shape).astype(row.tensor)
-        dtype = dict(self.option_dtypes).get(name, self.dtype)
-        return _rounded(tensor, dtype) if row.tensor is np.float64 else tensor
+        return self._rounded(name, tensor) if row.tensor is np.float64 else tensor
+
+    def _rounded(self, name: str, x: np.ndarray) -> bits.Values:
+        """Return the nearest numbers of a tensor's dtype inside its finite range; -inf, which masks a key, stays."""
+        dtype = dtype_of(self.dtypes, name)
+        limit = FORMATS[dtype].largest
+        return bits.nearest(np.where(np.isneginf(x), x, np.clip(x, -limit, limit)), dtype)
 
     def _draft(self) -> fills.Draft:
         heads, kv_heads = (self.query_heads, self.kv_heads) if not self.projects else (1, 1)
@@ -266,16 +276,11 @@ class Recipe(Options):
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
         """Return the recipe of a document that :meth:`to_json` wrote. Raises :class:`RecipeError` for others."""
+        document = with_dtypes(document)
         if unknown := sorted(set(document) - {item.name for item in fields(cls)}):
             known = ", ".join(item.name for item in _ordered())
             raise RecipeError(f"the recipe document has unknown fields {', '.join(unknown)}; known are {known}")
         return cls(**bits.with_tuples(document))
-
-
-def _rounded(x: np.ndarray, dtype: str) -> bits.Values:
-    """Return the nearest numbers of a dtype inside its finite range; -inf, which masks a key, stays."""
-    limit = FORMATS[dtype].largest
-    return bits.nearest(np.where(np.isneginf(x), x, np.clip(x, -limit, limit)), dtype)
 
 
 def _ordered() -> list[Field[Any]]:

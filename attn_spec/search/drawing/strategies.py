@@ -21,7 +21,6 @@ from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem import patterns
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.option_dtypes import pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.options.option import PARAMETER
 from attn_spec.problem.problem import Problem
@@ -144,8 +143,7 @@ def recipes(
         values["scale"] = abs(values["scale"]) or 1.0
     width = {"score_width": draw(_WIDTHS_OF_SCORES)} if "score_vector" in chosen else {}
     recipe = Recipe(
-        dtype=subject.dtype,
-        option_dtypes=pairs_of_dtypes(subject.kernel.option_dtypes),
+        dtypes=subject.dtypes,
         regime=regime,
         **drawn.shape(subject, chosen, size.most_heads if size else shapes.MOST_HEADS),
         **{"causal_alignment": subject.conventions.causal_alignment, **values, **width},
@@ -187,8 +185,7 @@ def tiny_problems(draw: DrawFn, subject: Subject) -> Problem:
         q=tensor(1, 1, queries, D),
         k=tensor(1, 1, keys, D),
         v=tensor(1, 1, keys, D),
-        dtype=subject.dtype,
-        option_dtypes=subject.kernel.option_dtypes,
+        dtypes=subject.dtypes,
         causal=subject.supports("causal") and draw(st.booleans()),
         causal_alignment=subject.conventions.causal_alignment,
     )

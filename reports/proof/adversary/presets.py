@@ -38,7 +38,7 @@ def presets(seed: int = 0) -> Iterator[tuple[str, str, Attack]]:
         for dtype in dtypes:
             for regime in ("normal", "rising", "normal+v_offset", "uniform"):
                 recipe = Recipe(
-                    dtype=dtype, regime=regime, query_length=2, key_length=32, head_dim=8, value_dim=2, seed=seed + 3
+                    dtypes=dtype, regime=regime, query_length=2, key_length=32, head_dim=8, value_dim=2, seed=seed + 3
                 )
                 problem = recipe.problem()
                 dO = bits.nearest(np.random.default_rng(seed).standard_normal(problem.output_shape), dtype)

@@ -50,7 +50,7 @@ def small_problem(
     falls = None if slopes is None else np.full((1, 1, 1, 1), slopes)
     if dropped is not None:
         options |= {"dropout_p": dropped, "dropout_keep": np.arange(n)[None, None, None] % 3 != 1}
-    return Problem(q=q, k=k, v=v, bias=added, alibi_slopes=falls, scale=scale, dtype=dtype, **options)
+    return Problem(q=q, k=k, v=v, bias=added, alibi_slopes=falls, scale=scale, dtypes=dtype, **options)
 
 
 def bilinear(*, matrix: float = 1.0, **given: Any) -> Problem:
@@ -121,4 +121,4 @@ def small_layer(
         for name, of in (("query", heads), ("key", of_keys), ("value", of_keys)):
             projections[f"{name}_projection_bias"] = drawn(1, of, 1, head_width, size=biases)
         projections["output_projection_bias"] = drawn(1, 1, 1, width, size=biases)
-    return Problem(q=q, k=k, v=v, dtype=dtype, **projections | options)
+    return Problem(q=q, k=k, v=v, dtypes=dtype, **projections | options)

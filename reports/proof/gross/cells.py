@@ -112,7 +112,7 @@ def problem_of(member: str, dtype: str, keys: int, size: float) -> Problem:
     options = MEMBERS[member]
     return Recipe(
         **{
-            "dtype": dtype,
+            "dtypes": dtype,
             "query_heads": 2,
             "kv_heads": 2,
             "query_length": min(keys, MOST_QUERIES),

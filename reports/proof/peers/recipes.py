@@ -91,7 +91,7 @@ class PeerRecipe:
         kv = (self.batch, self.kv_heads, self.key_length)
         shapes = ((*self.shape[:3], self.head_dim), (*kv, self.head_dim), (*kv, self.value_dim))
         q, k, v = (self._times(VALUES[self.values](rng, shape), self.factor) for shape in shapes)
-        named = ("dtype", "scale", "causal", "causal_alignment", "window", "softcap")
+        named = ("scale", "causal", "causal_alignment", "window", "softcap")
         bias = None if self.bias is None else bits.nearest(BIASES[self.bias](rng, self), self.dtype)
         return Problem(
             q=self._times(q, self.query_factor),
@@ -100,6 +100,7 @@ class PeerRecipe:
             mask=None if self.mask is None else MASKS[self.mask](rng, self),
             bias=bias,
             recipe=self,
+            dtypes=self.dtype,
             **{name: getattr(self, name) for name in named},
         )
 

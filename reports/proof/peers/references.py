@@ -79,9 +79,9 @@ HIGHER_MATH = Reference(
 
 
 def tensors(problem: Problem) -> dict[str, torch.Tensor]:
-    """Return q, k, v and, if there is one, the bias, in the problem's dtype."""
+    """Return q, k, v and, if there is one, the bias, each in its dtype."""
     names = [name for name in ("q", "k", "v", "bias") if getattr(problem, name) is not None]
-    return {name: TORCH.give(getattr(problem, name), problem.dtype) for name in names}
+    return {name: TORCH.give(getattr(problem, name), problem.dtype_of(name)) for name in names}
 
 
 def gradients(reference: Reference, problem: Problem, cotangent: np.ndarray) -> dict[str, torch.Tensor]:

@@ -167,7 +167,7 @@ def climb(which: Pass, subject: Subject, tally: Tally, steps: int, rng: np.rando
         array = getattr(problem, name).copy()
         at = tuple(rng.integers(n) for n in array.shape)
         step = 1 + rng.standard_normal() * 2.0 ** -rng.integers(0, 12)
-        array[at] = bits.nearest(array[at] * step if rng.random() < 0.9 else -array[at], problem.dtype)
+        array[at] = bits.nearest(array[at] * step if rng.random() < 0.9 else -array[at], problem.dtype_of(name))
         if not np.isfinite(array[at]):
             continue
         candidate = problem.replace(**{name: array})

@@ -22,7 +22,7 @@ Row = Callable[[], bool]
 
 def _given(q: Any, k: Any, v: Any, **options: Any) -> Problem:
     tensors = {name: np.array(x, dtype=np.float64)[None, None] for name, x in (("q", q), ("k", k), ("v", v))}
-    return Problem(**tensors, **{"dtype": "float32", "scale": 1.0} | options)
+    return Problem(**tensors, **{"dtypes": "float32", "scale": 1.0} | options)
 
 
 def _silent(problem: Problem, *, quantity: str = "output", **contract: Any) -> bool:

@@ -43,7 +43,7 @@ class ManyParts(NormalizedSplitAttention):
 def given(q: Sequence[Any], k: Sequence[Any], v: Sequence[Any], **options: Any) -> Problem:
     """Return a problem of these queries, keys and values."""
     tensors = {name: np.array(x, dtype=np.float64)[None, None] for name, x in (("q", q), ("k", k), ("v", v))}
-    return Problem(**tensors, dtype="float64", **options)
+    return Problem(**tensors, dtypes="float64", **options)
 
 
 def many_light(score: float, step: float = 0.0, value: float = 1024.0) -> Problem:

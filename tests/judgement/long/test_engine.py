@@ -98,7 +98,7 @@ def test_no_key_at_all_and_no_number_are_told_alike(name):
 def test_long_answers_are_judged_alike(name, wrong):
     subject = Subject(resolve("torch_tiled"), "bfloat16")
     shape = {"query_heads": 2, "query_length": 150, "key_length": 200, "head_dim": 16, "value_dim": 16}
-    problem = Recipe(**shape, dtype="bfloat16", causal=True, causal_alignment="bottom_right").problem()
+    problem = Recipe(**shape, dtypes="bfloat16", causal=True, causal_alignment="bottom_right").problem()
     answer = subject(problem)
     answer["output"] = answer["output"].astype(np.float64)
     answer["output"][0, 1, 70:72] += 0.25 if wrong else 0.0

@@ -10,7 +10,7 @@ from attn_spec.judgement.long.float64_scores import U, float64_scores
 from attn_spec.numbers.error_free_products import bits, bounds
 from attn_spec.search.drawing.regimes import Recipe
 
-SHAPE = {"query_length": 4, "key_length": 6, "head_dim": 64, "scale": 0.5, "dtype": "float64"}
+SHAPE = {"query_length": 4, "key_length": 6, "head_dim": 64, "scale": 0.5, "dtypes": "float64"}
 REGIMES = ("normal", "activations", "cancellation", "one_hot", "large")
 
 

@@ -78,7 +78,7 @@ def test_every_contract_allows_at_least_the_part(problem):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_most_rows_of_a_sound_kernel_are_cleared_and_no_row_of_a_wrong_one(dtype):
     subject = Subject(resolve("torch_tiled"), dtype)
-    problem = Recipe(query_length=64, key_length=300, head_dim=32, value_dim=32, dtype=dtype, causal=True).problem()
+    problem = Recipe(query_length=64, key_length=300, head_dim=32, value_dim=32, dtypes=dtype, causal=True).problem()
     answer = subject(problem)
     (contract, *_) = readings(subject.contract)
 

@@ -118,7 +118,7 @@ def test_what_has_to_be_judged_whole_asks_for_memory(options):
 
 def test_a_float64_answer_is_held_against_an_enclosure():
     """All of the answer is held against an enclosure, or none of it."""
-    problem = Recipe(query_length=5, key_length=6, head_dim=3, value_dim=2, dtype="float64").problem()
+    problem = Recipe(query_length=5, key_length=6, head_dim=3, value_dim=2, dtypes="float64").problem()
     dO, _ = cotangents(problem)
     gradients = gradient_intermediates(intermediates(problem), dO).gradients
     parts, c = gradient_parts_of(problem, dO, gradients), FP64.at("float64")

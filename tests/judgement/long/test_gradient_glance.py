@@ -118,7 +118,7 @@ def test_every_contract_of_many_allows_at_least_the_part(problem):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_most_of_a_sound_answer_is_cleared_and_nothing_that_the_theorems_refute(dtype):
     options = {"query_heads": 2, "kv_heads": 1, "head_dim": 32, "value_dim": 32, "causal": True}
-    problem = Recipe(query_length=120, key_length=120, dtype=dtype, **options).problem()
+    problem = Recipe(query_length=120, key_length=120, dtypes=dtype, **options).problem()
     dO, _ = cotangents(problem, 1)
     gradients = gradient_intermediates(intermediates(problem), dO).gradients
     right = {name: bits.nearest(values, dtype) for name, values in gradients.items()}

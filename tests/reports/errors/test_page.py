@@ -23,7 +23,7 @@ TINY = sweep.Grid(lengths=(1, 5), magnitudes=(-1, 6), fixed_length=4, queries=3,
 
 def row(**changes):
     """Make a sound row whose numbers all differ."""
-    problem = Recipe(regime="normal", seed=1, dtype="float16", query_length=3, key_length=5).problem()
+    problem = Recipe(regime="normal", seed=1, dtypes="float16", query_length=3, key_length=5).problem()
     worst = Worst(
         index=(0, 0, 2, 7), got=0.25, truth=0.2500001, ulps=3.25, allowed=6.5, ratio=0.5, recipe=repr(problem)
     )
@@ -195,7 +195,7 @@ def test_worst_cases_show_the_element_and_the_recipe():
     text = Document(page.html([row()], ENVIRONMENT)).text
 
     assert "Element [0, 0, 2, 7]: got 0.25, exact 0.2500001; 3.2 ulp, allowed 6.5." in text
-    assert "Recipe(seed=1, dtype='float16', query_length=3, key_length=5).problem()" in text
+    assert "Recipe(seed=1, dtypes='float16', query_length=3, key_length=5).problem()" in text
 
 
 def test_worst_cases_begin_with_the_unsound():

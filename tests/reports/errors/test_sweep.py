@@ -64,7 +64,7 @@ def test_ulps_are_counted_at_the_largest_value_of_the_row():
         sweep="regime",
         magnitude=math.nan,
         recipes=(
-            Recipe(regime="uniform+v_one", dtype="float16", query_length=2, key_length=8, head_dim=4, value_dim=4),
+            Recipe(regime="uniform+v_one", dtypes="float16", query_length=2, key_length=8, head_dim=4, value_dim=4),
         ),
     )
     (found,) = sweep.measured(point)

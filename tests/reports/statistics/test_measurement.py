@@ -147,7 +147,7 @@ def test_rounding_moves_no_mean_by_much_of_its_interval(dtype, share, d, scale):
     """-x log x of numbers that are e <= 1/2 apart differs by at most -e log e; e is the bound of the kernel."""
     rng, subject = np.random.default_rng(0), Subject(TILED.kernel, dtype)
     q, k = (bits.nearest(rng.standard_normal((1, 64, n, d)), dtype) for n in (1, 32))
-    problem = Problem(q=q, k=k, v=np.broadcast_to(np.eye(32), (1, 64, 32, 32)), scale=scale, dtype=dtype)
+    problem = Problem(q=q, k=k, v=np.broadcast_to(np.eye(32), (1, 64, 32, 32)), scale=scale, dtypes=dtype)
     e = forward_bound(intermediates(problem), subject.contract).allowed["output"]
     entropy = STATISTICS["entropy"]
     low, high = entropy.interval(np.full(4096, 1.0), entropy.range(32))  # the narrowest there is

@@ -28,9 +28,9 @@ def said(problem, contract):
 @pytest.mark.parametrize(
     ("contract", "recipe"),
     [
-        (EAGER, {"dtype": "float16", "regime": "huge", "size": 32.0}),
-        (FUSED, {"dtype": "float16", "feature_map": "exp", "size": 8.0}),
-        (Contract(reference="zero", reference_range=8.0), {"dtype": "float32", "size": 8.0}),
+        (EAGER, {"dtypes": "float16", "regime": "huge", "size": 32.0}),
+        (FUSED, {"dtypes": "float16", "feature_map": "exp", "size": 8.0}),
+        (Contract(reference="zero", reference_range=8.0), {"dtypes": "float32", "size": 8.0}),
     ],
 )
 def test_a_problem_that_a_contract_says_little_of_is_made_smaller(contract, recipe):
@@ -44,7 +44,7 @@ def test_a_problem_that_a_contract_says_little_of_is_made_smaller(contract, reci
 
 
 def test_a_problem_inside_the_range_is_left_as_it_is():
-    asked = Recipe(dtype="float16", **SHAPE)
+    asked = Recipe(dtypes="float16", **SHAPE)
 
     found = within_range(subject(EAGER, "float16"), asked, (), backward=True)
 
@@ -52,7 +52,7 @@ def test_a_problem_inside_the_range_is_left_as_it_is():
 
 
 def test_a_shift_that_was_asked_for_stays():
-    asked, contract = Recipe(dtype="float32", shift=300.0, **SHAPE), Contract(reference="zero", reference_range=8.0)
+    asked, contract = Recipe(dtypes="float32", shift=300.0, **SHAPE), Contract(reference="zero", reference_range=8.0)
     kernel = subject(contract, "float32")
 
     free, fixed = (within_range(kernel, asked, fields, backward=False) for fields in ((), ("shift",)))
@@ -63,7 +63,7 @@ def test_a_shift_that_was_asked_for_stays():
 
 
 def test_a_problem_that_nothing_brings_inside_is_its_own():
-    asked = Recipe(dtype="float32", **SHAPE)
+    asked = Recipe(dtypes="float32", **SHAPE)
     contract = Contract(reference="zero", reference_range=1e-30)
 
     assert within_range(subject(contract, "float32"), asked, (), backward=False).digest() == asked.problem().digest()
@@ -71,7 +71,7 @@ def test_a_problem_that_nothing_brings_inside_is_its_own():
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_sums_that_overflow_here_too_are_not_surely_inside_and_warn_of_nothing(backward):
-    problem = Recipe(dtype="float64", value_size=2.0**1020, **SHAPE).problem()
+    problem = Recipe(dtypes="float64", value_size=2.0**1020, **SHAPE).problem()
 
     assert not ranges._is_surely_inside(subject(FUSED, "float64"), problem, backward=backward)
 
@@ -80,7 +80,7 @@ def test_sums_that_overflow_here_too_are_not_surely_inside_and_warn_of_nothing(b
     "bent", [{"softcap": 2.0**20}, {"softcap": 2.0**-20}, {"dropout_p": 0.5, "dropout_keep": "half@BHQK"}]
 )
 def test_what_a_softcap_or_dropout_multiplies_may_leave_the_range(bent):
-    near = {**SHAPE, "dtype": "float16", "regime": "normal"}
+    near = {**SHAPE, "dtypes": "float16", "regime": "normal"}
     values = ranges.NEAR * 65504 / ranges._widest(analysis_of(Recipe(**near).problem()).intermediates)
     plain, other = (Recipe(**near, value_size=0.75 * values, **more).problem() for more in ({}, bent))
     half = subject(EAGER, "float16")

@@ -32,7 +32,7 @@ def scores_of(regime, **changes):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_regime_is_finite_and_representable_in_every_shape_and_shift(regime, dtype):
     for shape, shift in itertools.product(SHAPES, SHIFTS):
-        problem = Recipe(regime=regime, dtype=dtype, shift=shift, **shape).problem()  # Problem checks representability
+        problem = Recipe(regime=regime, dtypes=dtype, shift=shift, **shape).problem()  # Problem checks representability
         assert all(np.isfinite(x).all() for x in (problem.q, problem.k, problem.v))
 
 
@@ -81,7 +81,7 @@ def test_a_negative_shift_takes_the_log_sum_exp_below_the_underflow_of_float32()
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dot_products_overflow_float16_while_scaled_scores_do_not(dtype):
-    x = scores_of("overflow_float16", dtype=dtype)
+    x = scores_of("overflow_float16", dtypes=dtype)
     assert (np.abs(x.dot) > 65504).all()
     assert (np.abs(x.scaled) < 65504).all()
 
@@ -107,7 +107,7 @@ def test_products_cancel():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_near_ties_differ_by_a_unit_in_the_last_place(dtype):
-    problem = Recipe(regime="near_ties", dtype=dtype, **TYPICAL).problem()
+    problem = Recipe(regime="near_ties", dtypes=dtype, **TYPICAL).problem()
     spread = np.ptp(problem.k, axis=2) / np.abs(problem.k).min(axis=2)
     assert 0 < spread.max() <= 4.1 * FORMATS[dtype].unit_roundoff
 
@@ -115,15 +115,15 @@ def test_near_ties_differ_by_a_unit_in_the_last_place(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tiny_regimes_reach_the_subnormal_numbers(dtype):
     normal = FORMATS[dtype].smallest_normal
-    assert (np.abs(Recipe(regime="subnormal", dtype=dtype, **TYPICAL).problem().q) < normal).mean() > 0.9
-    assert (np.abs(Recipe(regime="v_tiny", dtype=dtype, **TYPICAL).problem().v) < normal).any()
-    tiny = Recipe(regime="tiny", dtype=dtype, **TYPICAL).problem()
+    assert (np.abs(Recipe(regime="subnormal", dtypes=dtype, **TYPICAL).problem().q) < normal).mean() > 0.9
+    assert (np.abs(Recipe(regime="v_tiny", dtypes=dtype, **TYPICAL).problem().v) < normal).any()
+    tiny = Recipe(regime="tiny", dtypes=dtype, **TYPICAL).problem()
     assert 0 < np.abs(tiny.q[0, 0, 0] * tiny.k[0, 0, 0]).min() < normal
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_huge_values_add_up_within_the_range(dtype):
-    v = np.abs(Recipe(regime="v_huge", dtype=dtype, **TYPICAL).problem().v)
+    v = np.abs(Recipe(regime="v_huge", dtypes=dtype, **TYPICAL).problem().v)
     total = (v / FORMATS[dtype].largest).sum(axis=2)
     assert ((total > 0.05) & (total < 0.13)).all()
 

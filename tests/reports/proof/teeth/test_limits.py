@@ -43,7 +43,7 @@ def answer(defect, size, **changed):
 def test_without_a_defect_the_kernel_is_sound(dtype, options):
     for name, defect in DEFECTS.items():
         size = 2.0**-24 if name == "accumulator" else 0.0
-        problem = Recipe(**{**SHAPE, "dtype": dtype, **options}).problem()
+        problem = Recipe(**{**SHAPE, "dtypes": dtype, **options}).problem()
         subject = Subject(defect.kernel(size, dtype), dtype)
         judgement = judged(subject, problem, subject(problem))
         assert judgement.exercised

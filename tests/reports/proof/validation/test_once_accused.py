@@ -80,7 +80,7 @@ def test_sums_of_gradients_of_float64_may_overflow_in_the_law_that_adds_them_up(
     """Keys of 188 times gradients of 1e307."""
     property_ = load_all()["gradient_laws.q_and_k_have_one_inner_product_with_their_gradients"]
     sizes = {"query_length": 15, "key_length": 15}
-    problem = Recipe(regime="normal+v_huge", dtype="float64", shift=12000.0, **sizes).problem()
+    problem = Recipe(regime="normal+v_huge", dtypes="float64", shift=12000.0, **sizes).problem()
 
     property_.check(Subject(resolve("torch_sdpa:math"), "float64"), problem)
 
@@ -115,7 +115,7 @@ def test_values_may_overflow_when_they_are_multiplied_by_8():
     """100 * 100 * 8 is beyond float16, of which the contract says nothing."""
     subject = Subject(from_callable(linear_as_usual, framework="torch"), "float16")
     given = {name: np.full((1, 1, 1, 1), x) for name, x in (("q", 99.0), ("k", 99.0), ("v", 1.0))}
-    problem = Problem(**given, dtype="float16", feature_map="elu_plus_one")
+    problem = Problem(**given, dtypes="float16", feature_map="elu_plus_one")
 
     load_all()["online_rescaling.scaling_v_by_a_power_of_two_scales_the_output"].check(subject, problem)
 
@@ -133,7 +133,7 @@ def test_a_bias_over_a_power_of_two_may_have_more_bits_than_the_quotient():
 def test_an_output_that_waits_may_underflow_where_weights_are_as_good_as_unknown():
     contract = replace(PRECISE64, lse_merges=2, partial_outputs="float16", score_accumulation="bfloat16")
     kernel = emulate("split", contract, Order(kv_tile=1), steps=NormalizedSplitAttention, dtypes=("float64",))
-    problem = Recipe(regime="normal+v_tiny", dtype="float64", head_dim=16, value_dim=16).problem()
+    problem = Recipe(regime="normal+v_tiny", dtypes="float64", head_dim=16, value_dim=16).problem()
 
     assert_within_bound(subject := Subject(kernel, "float64"), problem, subject(problem))
 
@@ -152,7 +152,7 @@ def test_score_gradients_may_wait_for_their_products_divided_by_the_softcap():
     order = Order(gradient_scaling="slope")
     kernel = emulate_both("scaled_slope", PRECISE, order, dtypes=("float16",))
     sizes = {"query_length": 2, "key_length": 2, "head_dim": 16, "value_dim": 16}
-    problem = Recipe(regime="large", dtype="float16", softcap=50.0, **sizes).problem()
+    problem = Recipe(regime="large", dtypes="float16", softcap=50.0, **sizes).problem()
     dO = cotangent(subject := Subject(kernel, "float16"), problem)
 
     assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO))
@@ -174,7 +174,7 @@ def cosine(q, k, v, *, score_gamma, mask=None):
 
 def test_an_operand_that_nobody_sees_may_be_infinite():
     """The squares of a key of 1e-5 are 0 in float16, and so is its norm: 1e-5 / 0, times a score gradient of 0."""
-    one = Recipe(key_length=2, head_dim=2, value_dim=2, score_gamma="one", dtype="float16").problem()
+    one = Recipe(key_length=2, head_dim=2, value_dim=2, score_gamma="one", dtypes="float16").problem()
     problem = one.replace(mask=np.array([[[[True, False]]]]), k=np.array([[[[1.0, 1.0], [2.0**-17, 2.0**-17]]]]))
     dO = np.ones((1, 1, 1, 2))
 
@@ -186,7 +186,7 @@ def test_an_operand_that_nobody_sees_may_be_infinite():
 
 def test_a_zero_that_nobody_sees_has_the_cosine_0():
     """torch.nn.functional.normalize makes NaN of it: its epsilon, 1e-12, is 0 in float16."""
-    one = Recipe(query_length=2, key_length=2, head_dim=2, value_dim=2, dtype="float16", score_gamma="one").problem()
+    one = Recipe(query_length=2, key_length=2, head_dim=2, value_dim=2, dtypes="float16", score_gamma="one").problem()
     problem = one.replace(mask=np.array([[[[True, True], [False, False]]]]), q=one.q * np.array([[1.0], [0.0]]))
     dO = np.ones((1, 1, 2, 2))
     sound = Subject(resolve("torch_scores:cosine"), "float16")
@@ -211,7 +211,7 @@ def divided_last(q, k, v):
 
 def test_rounding_leaves_something_of_the_gradient_of_a_maximum():
     """The key that attains it gets what the sums p v and l make of - sum P (dP - D), which is 0 in exact arithmetic."""
-    one = Recipe(query_length=1, key_length=64, head_dim=2, value_dim=1, dtype="float32").problem()
+    one = Recipe(query_length=1, key_length=64, head_dim=2, value_dim=1, dtypes="float32").problem()
     problem = one.replace(q=bits.nearest(one.q / 128, "float32"), v=bits.nearest(100 + one.v / 64, "float32"))
     dO = bits.nearest(np.random.default_rng(0).standard_normal(problem.output_shape), "float32")
     subject = Subject(divided_last, "float32")

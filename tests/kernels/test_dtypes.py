@@ -18,14 +18,14 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
-from attn_spec.search.drawing.regimes import Recipe
+from attn_spec.search.drawing.regimes import Recipe, RecipeError
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
 
-SHAPE = {"query_length": 3, "key_length": 5, "head_dim": 4, "value_dim": 2, "dtype": "bfloat16"}
-RECIPE = Recipe(**SHAPE, bias="normal@11QK", option_dtypes={"bias": "float32"})
+SHAPE = {"query_length": 3, "key_length": 5, "head_dim": 4, "value_dim": 2}
+RECIPE = Recipe(**SHAPE, bias="normal@11QK", dtypes={"qkv": "bfloat16", "bias": "float32"})
 BIASED = Subject(float32_bias, "bfloat16")
 OUTPUT = "accuracy.output_is_within_its_bound"
 DBIAS = "gradients.bias_gradients_are_within_their_bounds"
@@ -50,12 +50,12 @@ def test_a_bias_of_its_own_dtype_has_bits_that_no_input_has():
 def test_recipes_and_problems_with_it_are_written_and_read():
     problem = RECIPE.problem()
 
-    assert "option_dtypes=(('bias', 'float32'),)" in repr(RECIPE)
+    assert "dtypes=(('qkv', 'bfloat16'), ('bias', 'float32'))" in repr(RECIPE)
     assert Recipe.from_json(RECIPE.to_json()) == RECIPE
     again = Problem.from_json(problem.to_json())
-    assert again.option_dtypes == (("bias", "float32"),)
+    assert again.dtypes == (("qkv", "bfloat16"), ("bias", "float32"))
     assert bits.identical(again.bias, problem.bias).all()
-    assert "option_dtypes=(('bias', 'float32'),)" in repr(again)
+    assert "dtypes=(('qkv', 'bfloat16'), ('bias', 'float32'))" in repr(again)
 
 
 def test_the_kernel_is_given_that_dtype_and_gives_its_gradient_in_it():
@@ -119,7 +119,7 @@ def test_bits_that_are_lost_of_a_bias_or_of_its_gradient_are_missed(property_id,
 
 
 def test_an_output_has_the_dtype_of_the_contract():
-    problem = Recipe(**SHAPE).problem()
+    problem = Recipe(**SHAPE, dtypes="bfloat16").problem()
     output = Subject(float32_output, "bfloat16")(problem)["output"]
 
     assert not bits.is_representable(output, "bfloat16")
@@ -133,7 +133,7 @@ def test_an_output_has_the_dtype_of_the_contract():
 @pytest.mark.parametrize("gradients", ["float32", "float16", "float64"])
 def test_gradients_of_a_backward_function_have_the_dtype_of_the_contract(gradients):
     made = emulate_both("k", replace(PRECISE, gradients=gradients, output="float64"), option_dtypes={"bias": "float16"})
-    problem = RECIPE.problem().replace(dtype="float32", option_dtypes={"bias": "float16"}, bias=np.ones((1, 1, 3, 5)))
+    problem = RECIPE.problem().replace(dtypes={"qkv": "float32", "bias": "float16"}, bias=np.ones((1, 1, 3, 5)))
     found = Subject(made, "float32").gradients(problem, dO := np.full((1, 1, 3, 2), 1 + 2.0**-40))
 
     for name in ("dq", "dk", "dv"):
@@ -155,8 +155,9 @@ def test_the_script_of_a_case_gives_each_tensor_its_dtype():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"mask": "float32"}, "must name options that are tensors of numbers .*, not 'mask'"),
-        ({"bias": "float8"}, "option_dtypes must be of float64, float32, float16, bfloat16, not 'float8'"),
+        ({"mask": "float32"}, "dtypes must name q, k, v or options that are tensors of numbers .*, not 'mask'"),
+        ({"bias": "float8"}, "dtypes must be of float64, float32, float16, bfloat16, not 'float8'"),
+        ({"q": "float16"}, "dtypes must name each of q, k and v once, as 'qkv' or apart, not qkv, q"),
         ("bias", "option_dtypes must be a mapping, not 'bias'"),
     ],
 )
@@ -165,12 +166,59 @@ def test_other_options_and_dtypes_are_refused_by_name(given, message):
         kernel(framework="torch", dtypes=("float32",), option_dtypes=given, name="narrow")(lambda q, k, v: v)
     if isinstance(given, dict):
         with pytest.raises(ProblemError, match=message):
-            RECIPE.problem().replace(option_dtypes=given)
+            RECIPE.problem().replace(dtypes={"qkv": "bfloat16", **given})
+        with pytest.raises(RecipeError, match=message):
+            replace(RECIPE, dtypes={"qkv": "bfloat16", **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("float16", "float16"),
+        ({"qkv": "float16"}, "float16"),
+        ({"q": "float16", "kv": "float16"}, "float16"),
+        ([["bias", "float32"], ["vk", "float16"], ["q", "float16"]], (("qkv", "float16"), ("bias", "float32"))),
+        ({"qkv": "float16", "bias": "float16"}, (("qkv", "float16"), ("bias", "float16"))),
+    ],
+)
+def test_dtypes_are_one_name_where_all_tensors_have_one(given, expected):
+    assert Recipe(dtypes=given).problem().dtypes == Recipe(dtypes=given).dtypes == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"bias": "float32"}, "dtypes must name each of q, k and v once, as 'qkv' or apart, not none of them"),
+        ({"q": "float16", "k": "float16"}, "dtypes must name each of q, k and v once, as 'qkv' or apart, not q, k"),
+        ({"q": "float16", "kv": "float32"}, "dtypes must be the same for q, k and v, not float16, float32"),
+        ([("qkv", "float16"), ("v", "float16")], "dtypes must name each of q, k and v once, .*, not qkv, v"),
+        ([("qkv", "float16"), *[("bias", "float16")] * 2], "dtypes must name each option once, not qkv, bias, bias"),
+        ({"": "float16"}, "dtypes must name q, k, v or options"),
+        (None, "dtypes must be a dtype, or a mapping from names to dtypes, not None"),
+        (("float16", "float32"), "dtypes must be a dtype, or a mapping from names to dtypes"),
+    ],
+)
+def test_dtypes_that_no_problem_has_are_refused(given, message):
+    with pytest.raises(RecipeError, match=message):
+        Recipe(dtypes=given)
+    with pytest.raises(ProblemError, match=message):
+        RECIPE.problem().replace(dtypes=given)
+
+
+def test_a_document_of_schema_3_is_read():
+    problem = RECIPE.problem()
+
+    for made in (RECIPE, problem):
+        document = made.to_json()
+        del document["dtypes"]
+        again = type(made).from_json({**document, "dtype": "bfloat16", "option_dtypes": [["bias", "float32"]]})
+        assert again.to_json() == made.to_json()
+        assert type(made).from_json({**document, "dtype": "float64", "option_dtypes": []}).dtypes == "float64"
 
 
 def test_a_bias_with_bits_that_its_dtype_lacks_is_refused():
     with pytest.raises(ProblemError, match="bias has values that float16 cannot represent"):
-        RECIPE.problem().replace(option_dtypes={"bias": "float16"})
+        RECIPE.problem().replace(dtypes={"qkv": "bfloat16", "bias": "float16"})
 
 
 @pytest.mark.parametrize("stage", ["output", "gradients"])
