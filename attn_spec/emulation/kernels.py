@@ -62,7 +62,7 @@ def emulate(
         contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         projects = options.get("query_projection") is not None
         given = {**options, "query_heads": query_heads, "kv_heads": kv_heads}
-        q, k, v = (shown.read_in_call(name, x, given) for name, x in (("q", q), ("k", k), ("v", v)))
+        q, k, v = (shown.read(name, x, **given) for name, x in (("q", q), ("k", k), ("v", v)))
         tensors = {name: shown.read(name, options[name]) for name in TENSORS if options.get(name) is not None}
         options = {"causal_alignment": made.conventions.causal_alignment, **options, **tensors}
         if projects:
@@ -74,8 +74,12 @@ def emulate(
             out, lse = steps(contract, chosen, *call(), call.repeated(v), **call.options)()
         else:
             out, lse = steps(contract, chosen, q, k, v, **options)()
-        tensor = TORCH.give(shown.shown("output", out), contract.output)
-        return (tensor, TORCH.give(shown.shown("lse", lse), contract.lse)) if "lse" in arguments["supports"] else tensor
+        tensor = TORCH.give(shown.presented("output", out), contract.output)
+        return (
+            (tensor, TORCH.give(shown.presented("lse", lse), contract.lse))
+            if "lse" in arguments["supports"]
+            else tensor
+        )
 
     made = kernel(name=name, framework="torch", dtypes=tuple(dtypes), **arguments)(attention)
     return made
@@ -107,8 +111,8 @@ def emulate_both(
         projects = options.get("query_projection") is not None
         given = {**options, "query_heads": query_heads, "kv_heads": kv_heads}
         named = zip(("q", "k", "v", "output", "lse"), saved, strict=True)
-        *vectors, lse = (shown.read_in_call(name, x, given) for name, x in named)
-        dO = shown.read_in_call("output", dout, given)
+        *vectors, lse = (shown.read(name, x, **given) for name, x in named)
+        dO = shown.read("output", dout, **given)
         rows = {n: shown.read(n, options[n]) for n in (*TENSORS, "dlse") if options.get(n) is not None}
         aligned = {"causal_alignment": made.conventions.causal_alignment}
         options = {**aligned, **options, **rows, "option_dtypes": made.option_dtypes}
@@ -131,7 +135,7 @@ def emulate_both(
             found = dict(zip(DIFFERENTIABLE, run(contract, (*vectors, lse), options, dO)(), strict=False))
         return {
             f"d{name}": TORCH.give(
-                shown.shown(f"d{name}", x),
+                shown.presented(f"d{name}", x),
                 made.option_dtypes.get(name, contract.gradients),
             )
             for name, x in found.items()

@@ -112,7 +112,7 @@ def _place(worst: WorstElement, shown: Presentation, call: Call, number: int) ->
     """Return the index of the worst element in a returned tensor; None if the tensor does not contain it."""
     part = call.parts[number]
     try:
-        numbered = shown.read_in_call(worst.quantity, np.arange(part.size).reshape(part.shape), call.options)
+        numbered = shown.read(worst.quantity, np.arange(part.size).reshape(part.shape), **call.options)
     except ValueError:  # the tensor has another number of axes than an answer
         return None
     if len(worst.index) != numbered.ndim or any(i >= n for i, n in zip(worst.index, numbered.shape, strict=True)):

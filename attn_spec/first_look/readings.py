@@ -44,7 +44,7 @@ def explain_swap(subject: Subject, problem: Problem, output: np.ndarray) -> None
     own, other = subject.presentation, PRESENTATIONS[ALIKE[kernel.presentation]]
 
     def read(name: str, x: np.ndarray) -> np.ndarray:
-        return other.read(name, own.shown(name, x))
+        return other.read(name, own.presented(name, x))
 
     try:
         swapped = problem.replace(**{name: read(name, getattr(problem, name)) for name in ("q", "k", "v")})

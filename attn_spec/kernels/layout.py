@@ -41,12 +41,12 @@ class Layout:
         """Letters of all axes, those first of which the layout holds one entry."""
         return self.lacks + "".join(self.axes)
 
-    def shown(self, x: Any) -> Any:
+    def laid_out(self, x: Any) -> Any:
         """Return an array or tensor [B, H, S, D] in the layout; an axis that the layout lacks must have one entry."""
         return self.without_lacking(_reordered(x, AXES, self._order)).reshape(self.shape(tuple(x.shape)))
 
     def read(self, x: Any, heads: int = 1) -> Any:
-        """Return an array or tensor of the layout as [B, H, S, D]; the inverse of :meth:`shown`.
+        """Return an array or tensor of the layout as [B, H, S, D]; the inverse of :meth:`laid_out`.
 
         ``heads`` is the number of heads, which is needed if they are joined. Raises :class:`ValueError` for an array
         with another number of axes.

@@ -5,7 +5,7 @@ In a presentation without the batch axis, or without batch and head axes, the ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -66,7 +66,7 @@ class Presentation:
         given = {name: getattr(problem, name) for name in ("q", "k", "v", *tensors)}
         heads = {"query_heads": problem.query_heads, "kv_heads": problem.kv_heads}
         return Handed(
-            {name: self.shown(name, x) for name, x in given.items() if x is not None},
+            {name: self.presented(name, x) for name, x in given.items() if x is not None},
             heads if self.layout.joins_heads else {},
         )
 
@@ -77,26 +77,23 @@ class Presentation:
 
     def taken(self, problem: Problem, name: str, x: Any) -> Any:
         """Return a quantity that a call for ``problem`` returned, with the axes [B, H, ..] of the problem."""
-        return self.read(name, x, heads=_shape(problem, name)[1])
+        return self._read(name, x, _shape(problem, name)[1])
 
-    def shown(self, name: str, x: Any) -> Any:
+    def presented(self, name: str, x: Any) -> Any:
         """Return a tensor or quantity [B, H, ..] of one call as the kernel sees it."""
-        return self.layout.shown(x) if name in LAID_OUT else self.layout.without_lacking(x)
+        return self.layout.laid_out(x) if name in LAID_OUT else self.layout.without_lacking(x)
 
-    def read(self, name: str, x: Any, heads: int = 1) -> Any:
-        """Return a tensor or quantity that a kernel sees with its axes [B, H, ..]; the inverse of :meth:`shown`.
+    def read(self, name: str, x: Any, /, **arguments: Any) -> Any:
+        """Return a tensor or quantity that a kernel sees with its axes [B, H, ..]; the inverse of :meth:`presented`.
 
-        ``heads`` is its number of heads, which is needed if they are joined.
-        """
-        return self.layout.read(x, heads) if name in LAID_OUT else self.layout.with_lacking(x)
-
-    def read_in_call(self, name: str, x: Any, arguments: Mapping[str, Any]) -> Any:
-        """Return what :meth:`read` returns, with the number of heads from the keyword arguments of the call.
-
-        The tensors of a layer have one head, which its projections map to several.
+        The keyword arguments of the call have the number of heads if heads are joined. The tensors of a layer have one
+        head, which its projections map to several.
         """
         projects = arguments.get("query_projection") is not None
-        return self.read(name, x, heads=1 if projects else arguments.get(LAID_OUT.get(name, ""), 1))
+        return self._read(name, x, 1 if projects else arguments.get(LAID_OUT.get(name, ""), 1))
+
+    def _read(self, name: str, x: Any, heads: int) -> Any:
+        return self.layout.read(x, heads) if name in LAID_OUT else self.layout.with_lacking(x)
 
     def place(self, name: str, index: tuple[int, ...]) -> tuple[int, ...]:
         """Return where the kernel sees the element at ``index`` [b, h, ..]; the presentation :attr:`is_view`."""
@@ -126,7 +123,7 @@ class Presentation:
             values = values[entry : entry + 1, head : head + 1]
         elif not self.calls_once:
             values = values[number : number + 1]
-        return self.shown(name, values)
+        return self.presented(name, values)
 
     def whole(self, problem: Problem, name: str, parts: list[np.ndarray]) -> np.ndarray:
         """Return a quantity of the problem [B, H, ..] from those of the calls for its parts."""

@@ -40,7 +40,7 @@ HANDED = {
 def test_what_a_kernel_is_handed(name):
     x = ONE if name == "SD" else TWO
 
-    assert PRESENTATIONS[name].shown("q", x).tolist() == HANDED[name].tolist()
+    assert PRESENTATIONS[name].presented("q", x).tolist() == HANDED[name].tolist()
     assert PRESENTATIONS[name].layout.shape(x.shape) == HANDED[name].shape
 
 
@@ -48,8 +48,9 @@ def test_what_a_kernel_is_handed(name):
 def test_it_is_taken_back(name, kind):
     x = ONE if name == "SD" else TWO
     shown = PRESENTATIONS[name]
+    handed = shown.presented("q", kind(x.copy()))
 
-    assert np.asarray(shown.read("q", shown.shown("q", kind(x.copy())), heads=x.shape[1])).tolist() == x.tolist()
+    assert np.asarray(shown.read("q", handed, query_heads=x.shape[1])).tolist() == x.tolist()
 
 
 @pytest.mark.parametrize("name", ["BHSD", "BSHD"])
@@ -57,7 +58,7 @@ def test_an_element_of_what_is_handed_over_is_found_again(name):
     x, shown = np.random.default_rng(0).random((2, 3, 4, 5)), PRESENTATIONS[name]
     place = shown.place("output", (1, 2, 3, 0))
 
-    assert shown.shown("output", x)[place] == x[1, 2, 3, 0]
+    assert shown.presented("output", x)[place] == x[1, 2, 3, 0]
     assert shown.index("output", place) == (1, 2, 3, 0)
     assert shown.place("lse", (1, 2, 3)) == shown.index("lse", (1, 2, 3)) == (1, 2, 3)
 
@@ -66,7 +67,7 @@ def test_the_number_of_heads_that_are_joined_is_an_argument_of_the_call():
     x, heads = np.arange(12.0).reshape(1, 1, 12), {"query_heads": 3, "kv_heads": 2}
 
     def shape(quantity, **further):
-        return PRESENTATIONS["BS(HD)"].read_in_call(quantity, x, heads | further).shape
+        return PRESENTATIONS["BS(HD)"].read(quantity, x, **heads, **further).shape
 
     assert shape("output") == shape("dq") == (1, 3, 1, 4)
     assert shape("k") == shape("dv") == (1, 2, 1, 6)

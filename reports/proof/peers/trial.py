@@ -117,7 +117,7 @@ def watch(subject: Subject) -> tuple[Subject, dict[str, np.ndarray]]:
         returned = kernel(*inputs, **options)
         for name, x, before in zip("qkv", inputs, given, strict=True):
             now = values_of(x).copy()
-            left[name] = shown.read_in_call(name, now, options)
+            left[name] = shown.read(name, now, **options)
             if not np.array_equal(now, before, equal_nan=True):
                 x[...] = before if kernel.framework == "numpy" else TORCH.give(before, of(x).dtype_of(x))
         return tuple(_plain(x) for x in returned) if isinstance(returned, tuple) else _plain(returned)
