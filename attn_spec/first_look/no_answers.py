@@ -58,18 +58,21 @@ def _shape(seen: Look, name: str) -> tuple[int, ...]:
 def _explain_order(seen: Look, out: Any) -> None:
     """Test whether an output is right in another order of axes. Raises :class:`MisfitError` if it is."""
     subject, problem, own = seen.subject, seen.problem, seen.subject.presentation
-    other = readings.ALIKE.get(subject.kernel.presentation)
-    if other is None or out.ndim != 4:
+    others = readings.alike(subject.kernel)
+    if not others or out.ndim != 4:
         return
     values = subject.framework.take(out)
     if tuple(out.shape) == own.shape(problem, "output"):  # the log-sum-exp has another shape than it must have
         readings.explain_swap(subject, problem, own.taken(problem, "output", values))
-    elif tuple(out.shape) == PRESENTATIONS[other].shape(problem, "output"):
-        output = PRESENTATIONS[other].taken(problem, "output", values)
-        if is_right(subject, problem, {"output": output}):
-            says = f"it is right as {other}, and must be [{own.layout}] as q is"
-            cause = f"its output has heads and lengths swapped: {says}"
-            raise MisfitError(subject.kernel, cause, "return out.swapaxes(1, 2)")
+        return
+    for name in others:
+        other = PRESENTATIONS[name]
+        if tuple(out.shape) == other.shape(problem, "output"):
+            output = other.taken(problem, "output", values)
+            if is_right(subject, problem, {"output": output}):
+                says = f"it is right as {name}, and must be [{own.layout}] as q is"
+                cause = f"its output has its axes in another order: {says}"
+                raise MisfitError(subject.kernel, cause, f"return {other.turned(own)}")
 
 
 def _of_framework(kernel: Kernel, tensor: Any) -> str:

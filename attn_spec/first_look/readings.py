@@ -17,8 +17,14 @@ from attn_spec.problem.conventions import CONVENTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 
-#: Presentations with the same shapes: a kernel of one takes tensors of the other for heads of other lengths.
-ALIKE = {"BHSD": "BSHD", "BSHD": "BHSD"}
+
+def alike(kernel: Kernel) -> list[str]:
+    """Return the presentations whose tensors have the axes of the kernel's in another order.
+
+    The kernel takes tensors of such a one for tensors of other lengths.
+    """
+    views = [name for name, row in PRESENTATIONS.items() if row.is_view]
+    return [name for name in views if name != kernel.presentation] if kernel.presentation in views else []
 
 
 def explain(subject: Subject, problem: Problem, answer: Answer) -> None:
@@ -37,21 +43,23 @@ def explain_diagonal(subject: Subject, problem: Problem, answer: Answer) -> None
 
 
 def explain_swap(subject: Subject, problem: Problem, output: np.ndarray) -> None:
-    """Test whether heads and lengths are swapped in tensors and output. Raises :class:`MisfitError` if they are."""
-    kernel = subject.kernel
-    if kernel.presentation not in ALIKE or problem.projects:
-        return
-    own, other = subject.presentation, PRESENTATIONS[ALIKE[kernel.presentation]]
+    """Test whether tensors and output have their axes in another order. Raises :class:`MisfitError` if they have."""
+    for other in [] if problem.projects else alike(subject.kernel):
+        if _is_right_as(other, subject, problem, output):
+            raise MisfitError(subject.kernel, *_presented(subject.kernel, other))
+
+
+def _is_right_as(other: str, subject: Subject, problem: Problem, output: np.ndarray) -> bool:
+    """Return whether an output is right if the kernel takes its tensors for those of another presentation."""
 
     def read(name: str, x: np.ndarray) -> np.ndarray:
-        return other.read(name, own.presented(name, x))
+        return PRESENTATIONS[other].read(name, subject.presentation.presented(name, x))
 
     try:
         swapped = problem.replace(**{name: read(name, getattr(problem, name)) for name in ("q", "k", "v")})
     except ProblemError:  # head counts do not divide, or an option's tensor does not fit
-        return
-    if is_right(subject, swapped, {"output": read("output", output)}):
-        raise MisfitError(kernel, *_presented(kernel, ALIKE[kernel.presentation]))
+        return False
+    return is_right(subject, swapped, {"output": read("output", output)})
 
 
 def presentations(kernel: Kernel) -> Iterator[tuple[Kernel, str, str]]:

@@ -103,6 +103,12 @@ class Presentation:
         """Return the index [b, h, ..] of the element at ``place``; the inverse of :meth:`place`."""
         return self.layout.index(place) if name in LAID_OUT else place
 
+    def turned(self, other: Presentation) -> str:
+        """Return the expression that makes of ``out`` a tensor of another presentation; both :attr:`is_view`."""
+        order = self.layout.places("".join(other.layout.axes))
+        moved = [place for place, axis in enumerate(order) if place != axis]
+        return f"out.swapaxes{tuple(moved)}" if len(moved) == 2 else f"out with its axes in the order {order}"
+
     def parts(self, problem: Problem) -> Iterator[Problem]:
         """Yield the problems that a kernel is called for, in the order of batch entries and heads."""
         entries = [None] if self.calls_once else range(problem.batch)

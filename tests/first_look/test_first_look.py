@@ -52,7 +52,7 @@ MISFITS = {
     ),
     "heads and lengths of the output": (
         declared(lambda q, k, v: attend(q, k, v).swapaxes(1, 2)),
-        "its output has heads and lengths swapped: it is right as BSHD, and must be [B, H, S, D] as q is",
+        "its output has its axes in another order: it is right as BSHD, and must be [B, H, S, D] as q is",
         "Return out.swapaxes(1, 2)",
         declared(lambda q, k, v: attend(q, k, v).swapaxes(1, 2).swapaxes(1, 2)),
     ),

@@ -7,6 +7,7 @@ from attn_spec.contract.presets import FP32, FUSED, UNDECLARED
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.defects import Defect
 from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.kernels.resolve import declarations, resolve
 
 DECLARED = {"framework": "numpy", "dtypes": ("float32",), "contract": "fused"}
@@ -61,7 +62,10 @@ REFUSED = {
     "choice of a call": ({"conventions": {"empty_row": "undeclared"}}, "one of 'zero', 'mean_of_v', 'nan', not 'und"),
     "choice of a call in a record": ({"conventions": Conventions(empty_row="undeclared")}, "not 'undeclared'"),
     "framework": ({"framework": "mlx"}, "framework must be one of jax, numpy, torch, not 'mlx'"),
-    "presentation": ({"presentation": "HBSD"}, "presentation must be one of BHSD, BSHD, BS(HD), HSD, SD, not 'HBSD'"),
+    "presentation": (
+        {"presentation": "HBSD"},
+        f"presentation must be one of {', '.join(PRESENTATIONS)}, not 'HBSD'",
+    ),
     "bare dtype": ({"dtypes": "float32"}, "dtypes must be several names, ('float32',), not the text 'float32'"),
     "bare option": ({"supports": "causal"}, "supports must be several names, ('causal',), not the text 'causal'"),
     "bare limit": ({"always": "causal"}, "always must be several names, ('causal',), not the text 'causal'"),
