@@ -35,7 +35,7 @@ class Term:
     formula: str
     #: (arithmetic, s, p) -> y.
     value: Callable[[Elements, Any, Given], Any]
-    #: (arithmetic, s, y, p) -> dy/ds. None means that the slope is 1.
+    #: (arithmetic, s, y, p) -> dy/ds of a term that bends the score; None for the scale and for what is added.
     slope: Callable[[Slopes, Any, Any, Given], Any] | None = None
     #: Operations of ``operations`` that the formulas of value and slope use beside ``+``, ``-``, ``*`` and ``/``.
     needs: tuple[str, ...] = ()
@@ -53,7 +53,6 @@ TERMS: dict[str, Term] = {
     "scale": Term(
         formula="sigma s",
         value=lambda A, s, p: p["scale"] * s,
-        slope=lambda A, s, y, p: p["scale"],
         is_score=False,
         at_most=lambda h, p: abs(p["scale"]) * h,
     ),
@@ -140,6 +139,11 @@ def at_most(rows: Mapping[str, Term], h: Any, p: Mapping[str, np.ndarray]) -> An
     for row in rows.values():
         h = row.at_most(h, numbers)
     return h
+
+
+def with_scale(A: Scaling, problem: Problem) -> dict[str, Any]:
+    """Return the scale, and the numbers of terms at all pairs."""
+    return {"scale": scale_of(A, problem), **{name: A.given(x) for name, x in numbers_of(problem).items()}}
 
 
 def scale_of(A: Scaling, problem: Problem) -> Any:

@@ -19,7 +19,7 @@ from attn_spec.attention.arithmetic import FLOATS
 from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Score, parameters_of, score_of
-from attn_spec.attention.terms import BENDS, applied, known_to, numbers_of, scale_of, slope_of_bends, used
+from attn_spec.attention.terms import BENDS, applied, known_to, numbers_of, slope_of_bends, used, with_scale
 from attn_spec.bounds.running_error import Approximation, RunningErrors, given
 from attn_spec.contract.presets import FP64
 from attn_spec.contract.terms import state
@@ -152,7 +152,7 @@ def intermediates(problem: Problem, score: Score | None = None) -> Intermediates
     v = _values(problem)
     visible = problem.visible
     dot, magnitude = _of_pairs(problem, score, q, k, q_size, k_size)
-    after = applied(FLOATS, problem, dot, {"scale": scale_of(FLOATS, problem), **numbers_of(problem)})
+    after = applied(FLOATS, problem, dot, with_scale(FLOATS, problem))
     s = np.where(visible, list(after.values())[-1], 0.0)
     masked = np.where(visible, s, -np.inf)
     M, epsilon = masked.max(axis=-1, keepdims=True, initial=-np.inf), 0.0

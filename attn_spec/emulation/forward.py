@@ -83,8 +83,9 @@ class TiledAttention(Dropout):
         q, k = (np.linalg.norm(values_of(x), axis=-1, keepdims=True) for x in (self.q, self.k))
         k = k[:, self.map_kv_head()].max(axis=2, keepdims=True, initial=0.0)
         largest = q * k if self.pair_scores is None else np.abs(self.pair_scores).max(-1, keepdims=True, initial=0.0)
-        highest = abs(float(self.default_scale() if self.scale is None else self.scale)) * largest
-        highest = at_most({name: TERMS[name] for name in self.numbers}, highest, self.numbers)
+        scale = np.asarray(self.default_scale() if self.scale is None else self.scale, dtype=np.float64)
+        p = {"scale": scale, **self.numbers}
+        highest = at_most({name: TERMS[name] for name in p}, largest, p)
         if self.slopes is not None and self.alibi_from == "first":
             highest = highest + values_of(self.slopes) * self.Sk
         return self.array(highest * (math.log2(math.e) if self.is_base2 else 1.0))

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from attn_spec.attention.terms import ADDENDS, BENDS, at_most, divisor, numbers_of, used
+from attn_spec.attention.arithmetic import FLOATS
+from attn_spec.attention.terms import ADDENDS, at_most, divisor, used, with_scale
 from attn_spec.bounds.forward.dropout_bounds import factor_fits
 from attn_spec.bounds.forward.product_bounds import dot_product_error, product_sizes
 from attn_spec.bounds.forward.row_sum_bounds import WeightError, weight_error
@@ -306,11 +307,7 @@ def reference_fits(forward: Intermediates, contract: ResolvedContract) -> np.nda
     if says_nothing(contract, forward.problem):
         return np.zeros(M.shape, dtype=bool)
     keys = np.where(np.isfinite(forward.k).all(axis=-1), np.linalg.norm(forward.k, axis=-1), np.inf)
-    highest = (
-        abs(forward.problem.scale_value)
-        * np.linalg.norm(forward.q, axis=-1)
-        * keys.max(axis=-1, initial=0.0)[..., None]
-    )
-    highest = np.where(np.linalg.norm(forward.q, axis=-1) == 0, 0.0, highest)
-    highest = at_most(used(forward.problem, (*BENDS, *ADDENDS)), highest, numbers_of(forward.problem))
+    queries = np.linalg.norm(forward.q, axis=-1)
+    highest = np.where(queries == 0, 0.0, queries * keys.max(axis=-1, initial=0.0)[..., None])
+    highest = at_most(used(forward.problem), highest, with_scale(FLOATS, forward.problem))
     return 1.01 * highest + row_shift(forward, contract)[..., 0] - M <= contract.reference_range
