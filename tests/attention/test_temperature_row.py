@@ -36,7 +36,7 @@ ROW = """
         at_most=lambda h, p: h / p["temperature"],
     ),
 """
-#: Where the row stands: it is applied before the softcap, or after.
+#: The line that the row is put in front of, so that it is applied before the softcap or after.
 PLACES = {"before the softcap": '    "softcap": Term(', "after the softcap": '    "bias": Term('}
 
 AGREE = """
