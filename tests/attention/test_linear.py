@@ -12,6 +12,7 @@ from attn_spec.attention import definition
 from attn_spec.attention.enclosure import enclose
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.attention.gradients import gradients
+from attn_spec.attention.scores import FEATURE_MAPS
 from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
 from attn_spec.bounds.linear.linear_bounds import linear_bound
 from attn_spec.bounds.theorems import evaluation_error, gradient_evaluation_error
@@ -22,7 +23,6 @@ from attn_spec.search.drawing.regimes import Recipe
 from tests.one_head import one_head
 
 SHAPE = {"batch": 2, "query_heads": 4, "kv_heads": 2, "query_length": 5, "key_length": 7, "head_dim": 3, "value_dim": 2}
-MAPS = ("elu_plus_one", "relu", "exp")
 
 
 def drawn(**fields):
@@ -79,7 +79,7 @@ def test_both_orders_of_the_sums_agree_in_exact_arithmetic():
     assert np.allclose(found[0, 0].astype(float), np.array(by_scores, dtype=float), rtol=1e-15)
 
 
-@pytest.mark.parametrize("feature_map", MAPS)
+@pytest.mark.parametrize("feature_map", FEATURE_MAPS)
 @pytest.mark.parametrize("fields", [{}, {"causal": True, "causal_alignment": "bottom_right", "feature_epsilon": 1e-6}])
 def test_enclosures_and_float64_hold_the_definition(feature_map, fields):
     if feature_map == "relu":
@@ -108,7 +108,7 @@ def test_enclosures_and_float64_hold_the_definition(feature_map, fields):
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v"])
-@pytest.mark.parametrize("feature_map", MAPS)
+@pytest.mark.parametrize("feature_map", FEATURE_MAPS)
 def test_gradients_are_derivatives(feature_map, name):
     problem = drawn(feature_map=feature_map, feature_epsilon=0.5, batch=1, causal=True)
     dO = np.random.default_rng(7).standard_normal((1, 4, 5, 2))
@@ -164,7 +164,7 @@ def test_states_that_wait_in_a_narrow_format_are_allowed_more_where_that_is_decl
         ({"bias": np.zeros((1, 1, 1, 1))}, "feature_map cannot be combined with bias"),
         ({"dropout_keep": np.ones((1, 1, 1, 1), dtype=bool)}, "feature_map cannot be combined with dropout_keep"),
         ({"rotary": "half"}, "rotary and feature_map exclude each other, since each selects the score"),
-        ({"feature_map": "elu"}, "feature_map must be 'elu_plus_one', 'relu', 'exp' or None, not 'elu'"),
+        ({"feature_map": "elu"}, f"feature_map must be {', '.join(map(repr, FEATURE_MAPS))} or None, not 'elu'"),
         ({"feature_epsilon": -1.0}, "feature_epsilon must be a number of 0 or more or None, not -1.0"),
         (
             {"feature_map": None, "feature_epsilon": 1.0},

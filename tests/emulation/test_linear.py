@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from attn_spec.attention.scores import FEATURE_MAPS
 from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.linear import SUPPORTS, LinearAttention, LinearGradients
 from attn_spec.emulation.sound import PRECISE
@@ -24,7 +25,7 @@ def linear(contract):
     return Subject(kernel, "float32")
 
 
-@pytest.mark.parametrize("feature_map", ["elu_plus_one", "relu", "exp"])
+@pytest.mark.parametrize("feature_map", FEATURE_MAPS)
 @pytest.mark.parametrize("contract", [replace(PRECISE, exponent="base2"), replace(PRECISE, delta="probabilities")])
 def test_both_passes_are_within_their_bounds(contract, feature_map):
     subject = linear(contract)

@@ -19,7 +19,8 @@ from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 
 TILED = Subject(resolve("numpy_tiled"), "float32")
-DOT = [name for name in STATISTICS if name != "saturation"]
+#: Statistics of products, which need no other score.
+DOT = [name for name, row in STATISTICS.items() if "score_vector" not in row.needs]
 
 
 def plain(**changes):
