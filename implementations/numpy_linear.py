@@ -39,20 +39,27 @@ OPTIONS = ("feature_map", "feature_epsilon", "causal", "causal_alignment")
 SHAPES = ("gqa", "dv", "cross", "empty", "lse", "lse_backward")
 
 
+#: Feature maps phi(x) and their derivatives phi'(x), by name.
+FEATURES = {
+    "elu_plus_one": (
+        lambda x: np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))),
+        lambda x: np.exp(np.minimum(x, 0)),
+    ),
+    "relu": (lambda x: np.maximum(x, 0), lambda x: (x > 0).astype(x.dtype)),
+    "exp": (np.exp, np.exp),
+}
+
+
 def features(x: np.ndarray, feature_map: str) -> np.ndarray:
     """Return the features phi(x)."""
-    if feature_map == "relu":
-        return np.maximum(x, 0)
-    if feature_map == "exp":
-        return np.exp(x)
-    return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
+    phi, _ = FEATURES[feature_map]
+    return phi(x)
 
 
 def slopes(x: np.ndarray, feature_map: str) -> np.ndarray:
     """Return the derivative phi'(x)."""
-    if feature_map == "relu":
-        return (x > 0).astype(x.dtype)
-    return np.exp(x if feature_map == "exp" else np.minimum(x, 0))
+    _, slope = FEATURES[feature_map]
+    return slope(x)
 
 
 class Tiles:
