@@ -315,7 +315,7 @@ STAGES = (
 #: Words that each field allows that is one of several words.
 CHOICES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(STAGES, (*FORMATS, "input", "work")),
-    **dict.fromkeys(("output", "lse", "gradients"), (*DTYPES, "input", "work")),
+    **dict.fromkeys(("output", "gradients"), (*DTYPES, "input", "work")),
     "weight_gradients": (*FORMATS, "input", "work", "either"),
     "inner_accumulation": (*FORMATS, "input", "work", None),
     "entry_rounding": ("nearest", "toward_zero", None),

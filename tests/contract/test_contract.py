@@ -17,7 +17,6 @@ from attn_spec.numbers.formats import FORMATS
     ("field", "value", "text"),
     [
         ("softmax", "float31", "contract field softmax must be one of"),
-        ("lse", "tf32", "contract field lse must be one of ('float64', 'float32', 'float16', 'bfloat16', 'input', "),
         ("inner_accumulation", "double", "contract field inner_accumulation must be one of"),
         ("entry_rounding", "up", "contract field entry_rounding must be one of ('nearest', 'toward_zero', None)"),
         ("matrix_rounding", "nearest", "contract field matrix_rounding must be one of ('toward_zero', None)"),
