@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from attn_spec.attention.terms import BENDS
 from attn_spec.contract.contract import Contract, ResolvedContract
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.frameworks.framework import of
@@ -23,11 +24,10 @@ from .backward import TiledGradients
 from .forward import TiledAttention
 from .layers import Layer, heads_contract
 from .operands import Operands, chooses_score
-from .scores import EXECUTED
 
-#: Options and abilities that an emulated kernel declares by default.
+#: Options and abilities that an emulated kernel declares by default. Random kernels are drawn in this order.
 SUPPORTS = (
-    *("causal", "causal_alignment", "window", "mask", *EXECUTED),
+    *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", *BENDS),
     *("gqa", "dv", "cross", "empty", "lse", "mask_of_two_axes"),
 )
 CONVENTIONS = {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True}

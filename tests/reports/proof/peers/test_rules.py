@@ -178,7 +178,7 @@ V = np.array([1.0, -2.0, 0.5, 4.0])
 
 def one(values=V, dtype="bfloat16"):
     return ONE.problem().replace(
-        dtype=dtype, q=np.ones((1, 1, 1, 1)), k=np.ones((1, 1, 1, 1)), v=values[None, None, None]
+        dtypes=dtype, q=np.ones((1, 1, 1, 1)), k=np.ones((1, 1, 1, 1)), v=values[None, None, None]
     )
 
 
