@@ -13,16 +13,11 @@ and o make of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from attn_spec.bounds.backward.gradient_bounds import GRADIENT_EVALUATION, GradientBound
 from attn_spec.bounds.backward.gradient_sums import (
-    accumulated,
     last_cast,
-    stored_sums,
-    sum_eta,
     summed_over_group,
     where_sums_fit,
 )
@@ -30,43 +25,15 @@ from attn_spec.bounds.forward.row_sum_bounds import INFLATION
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, memoized
 from attn_spec.bounds.linear.linear_bounds import (
     LinearError,
-    in_domain,
     linear_error,
-    lse_error,
     output_error,
-    state_rounding,
 )
+from attn_spec.bounds.linear.linear_gradient_domain import keys_fit, rows_fit
+from attn_spec.bounds.linear.linear_gradient_rows import RowGradientError, growth, row_errors, underflow
 from attn_spec.bounds.operand_bounds import pulled_back, unknown_operands
 from attn_spec.bounds.running_error import Approximation
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.contract.products import (
-    number_of_products,
-    probability_cast,
-    rounding_on_entry,
-    roundings_of_sum,
-    skipped_pieces,
-    sum_underflow,
-)
-from attn_spec.contract.roundoff import elementary_error, gamma
-from attn_spec.contract.terms import count, guard, standing, term, times
-from attn_spec.numbers.formats import FORMATS
-
-
-@dataclass(frozen=True, eq=False)
-class RowGradientError:
-    """Errors and sizes that the gradients of all operands read of the backward pass's rows. Sizes include errors."""
-
-    errors: LinearError
-    #: 1 / N at most, [.., Sq, 1]; 0 in rows that see no key.
-    inverse: np.ndarray
-    #: |dO| [.., Sq, Dv], and the size of D, [.., Sq, 1].
-    dO: np.ndarray
-    D: np.ndarray
-    #: Size and error of dw, and of P, [.., Sq, Sk]; 0 where the key is hidden.
-    dw: np.ndarray
-    E_dw: np.ndarray
-    P: np.ndarray
-    E_P: np.ndarray
+from attn_spec.contract.terms import count, guard, term, times
 
 
 @np.errstate(all="ignore")
@@ -77,7 +44,7 @@ def linear_gradient_bound(
     evaluated = {} if slack is None else slack.allowed
     errors = linear_error(forward, contract)
     E_o = output_error(errors, forward.O, 0.0)
-    rows = _rows(errors, grad, E_o)
+    rows = row_errors(errors, grad, E_o)
     per_head = {"q": _of_queries(rows, grad), "k": _of_keys(rows, grad)}
     (dq, _), (dk, _) = (pulled_back(forward, name, gradient) for name, gradient in per_head.items())
     unfinished = {
@@ -99,9 +66,9 @@ def linear_gradient_bound(
             + term("underflow of the cast of linear gradients", out.eta)
         ) * times("the evaluation of linear gradients in float64", INFLATION)
         finished[name] = np.where(size + total <= contract.largest("gradients"), total, np.inf)
-    inside = _rows_fit(rows, E_o, grad)
+    inside = rows_fit(rows, E_o, grad)
     of_queries, of_keys = unknown_operands(forward, contract)
-    keys = guard("sums over rows of linear gradients", _keys_fit(rows), True) & ~(forward.over_group(of_keys) > 0)
+    keys = guard("sums over rows of linear gradients", keys_fit(rows), True) & ~(forward.over_group(of_keys) > 0)
     every = forward.over_group(~inside | of_queries) == 0
     return GradientBound(
         finished,
@@ -118,224 +85,13 @@ def gradient_evaluation_error(forward: Intermediates, grad: GradientIntermediate
     return linear_gradient_bound(forward, grad, GRADIENT_EVALUATION)
 
 
-def _rows(errors: LinearError, grad: GradientIntermediates, E_o: np.ndarray) -> RowGradientError:
-    """Return the errors of 1 / N and of D, which is the error of o, in dw and in P."""
-    forward, dO = errors.forward, np.abs(grad.cotangent)
-    inverse, lost = _inverse(errors)
-    D = (dO * (np.abs(forward.O) + term("the error of o in the size of linear delta", E_o))).sum(axis=-1, keepdims=True)
-    P, dP = errors.w * inverse, dO @ errors.v.swapaxes(-1, -2)
-    E_P = term("errors of features in dv", errors.E_w * inverse) + term(
-        "the error of 1 / N in dv",
-        np.where(forward.visible, forward.P, 0.0) * lost / times("the largest 1 / N in dv", 1 - lost),
-    )
-    E_D = (dO * E_o).sum(axis=-1, keepdims=True)
-    if errors.contract.delta != "output":  # sum P dP, whose terms may cancel, and which has the errors of P
-        D = np.maximum(D, term("sums of P dP in linear delta", (P * dP).sum(axis=-1, keepdims=True)))
-        E_D = np.maximum(E_D, term("errors of P in linear delta", (E_P * dP).sum(axis=-1, keepdims=True)))
-        E_D = E_D + term(
-            "sums of linear delta over keys",
-            gamma(*roundings_of_sum(errors.contract, "score_accumulation", forward.keys))
-            * (
-                term("linear delta in its sums over keys", D)
-                + term("the error of linear delta in its sums over keys", E_D)
-            ),
-        )
-        E_D = E_D + term(
-            "underflow of linear delta's sum over keys",
-            count("several underflows of linear delta", 4)
-            * times("underflow of linear delta for each key", number_of_products(errors.contract, forward.keys))
-            * sum_underflow(errors.contract, "score_accumulation"),
-        )
-    dL = 0.0 if grad.lse_cotangent is None else np.abs(grad.lse_cotangent)[..., None]
-    size = (
-        np.where(
-            forward.visible,
-            term("dP in linear dw", dP) + term("delta in linear dw", D) + term("dL in linear dw", dL),
-            0.0,
-        )
-        * inverse
-    )
-    E_dw = np.where(forward.visible, term("the error of o in linear dw", E_D * inverse), 0.0)
-    E_dw = E_dw + term("the error of 1 / N in dw", size * lost)
-    return RowGradientError(errors, inverse, dO, D, dw=size, E_dw=E_dw, P=P, E_P=E_P)
-
-
-def _inverse(errors: LinearError) -> tuple[np.ndarray, np.ndarray]:
-    """1 / N at most, 0 in rows that see no key, and its error relative to 1 / N at most, [.., Sq, 1].
-
-    Where weights are computed again from the log-sum-exp, it is exp(-L).
-    """
-    forward, contract = errors.forward, errors.contract
-    lost = term("the error of N in the backward pass", errors.E_N / forward.N)
-    if contract.backward_weights == "recomputed":
-        E_L = lse_error(errors)[..., None]
-        size = np.abs(forward.L) + term("the error of the LSE in roundings of -LSE", E_L)
-        rounded = gamma((contract.stages.softmax.u, count("roundings of -LSE", 3))) * size
-        in_exponent = term("the LSE in 1 / N", E_L) + rounded
-        again = -np.expm1(-in_exponent - term("the exponential of -LSE", elementary_error(contract, "exp_error")))
-        lost = np.maximum(lost, term("1 / N as exp(-LSE)", again))
-    inverse = np.where(lost < 1, 1 / (forward.N * times("the largest 1 / N in dw", 1 - lost)), np.inf)
-    return np.where(forward.keys > 0, inverse, 0.0), np.where(forward.keys > 0, lost, 0.0)
-
-
-def _lengths(errors: LinearError) -> tuple[int, int]:
-    """Terms of the longest sum over columns, and tiles that a sum over queries or keys passes."""
-    problem = errors.forward.problem
-    columns = max(problem.value_dim, problem.head_dim)
-    return columns, term(
-        "states of gradients for each tile", errors.contract.tiles(problem.key_length)
-    ) + errors.contract.tiles(problem.query_length)
-
-
-def _growth(errors: LinearError, n: np.ndarray) -> np.ndarray:
-    """G of a term on the longest way: sums over Dv or D and over ``n`` queries or keys, stores, casts and factors."""
-    forward, contract = errors.forward, errors.contract
-    dtype, form, out = (
-        FORMATS[forward.problem.dtype_of("v")],
-        contract.stages.operands.format,
-        contract.stages.output.format,
-    )
-    entering = standing(
-        ("entry of values to linear dP", dtype),
-        ("entry of one feature to the linear backward pass", form),
-        ("entry of the other feature to the linear backward pass", form),
-        ("entry of dO to the linear backward pass", out),
-        ("entry of dw", contract.stages.score_gradients.format),
-    )
-    entries = [(rounding_on_entry(contract, each).u, 1) for each in entering]
-    entries += [
-        (
-            rounding_on_entry(contract, contract.stages.partial_outputs.format).u,
-            count("entry of states of gradients", 1),
-        ),
-        (probability_cast(contract).u, count("the cast of P in linear dv", 1)),
-    ]
-    formats = (
-        dtype,
-        form,
-        out,
-        contract.stages.score_gradients.format,
-        contract.stages.probabilities.format,
-        contract.stages.partial_outputs.format,
-    )
-    left = max(skipped_pieces(contract, one, other) for one in formats for other in formats)
-    summed = contract.stages.score_accumulation.format
-    stages = standing(
-        ("the store of linear weights and of dw", "stored_scores"),
-        ("the store of linear dP", "weight_gradients"),
-        ("the cast of dw", "score_gradients"),
-    )
-    narrowed = [
-        (contract.stage(stage).of(summed).u, count("two stores of one number of the linear backward pass", 2))
-        for stage in (*stages, "softmax")
-    ]
-    columns, tiles = _lengths(errors)
-    terms_of_column = columns + count("the sums of delta and dL with dP", 2)
-    short = np.maximum(
-        term(
-            "sums over columns in the format of scores",
-            gamma(*roundings_of_sum(contract, "score_accumulation", terms_of_column)),
-        ),
-        term(
-            "sums over columns in the format of gradients",
-            gamma(*roundings_of_sum(contract, "gradient_accumulation", terms_of_column)),
-        ),
-    )
-    passed = term(
-        "states of gradients that are added to one accumulator", np.maximum(n, columns * np.minimum(tiles, n)), n
-    ) + term("additions within the state of gradients of the first tile", columns)  # as :func:`linear_bounds.chained`
-    long = np.maximum(
-        term("sums over rows in the format of gradients", gamma(*accumulated(contract, passed))),
-        term(
-            "sums over rows in the format of outputs", gamma(*roundings_of_sum(contract, "output_accumulation", passed))
-        ),
-    )
-    rest = gamma(
-        *entries,
-        (left, count("pieces left out of two products of the linear backward pass", 2)),
-        (state_rounding(contract).u, term("states of gradients that wait", tiles)),
-        (contract.stages.softmax.u, count("products with 1 / N in the backward pass", 6)),
-        *term("stores of the linear backward pass", narrowed, ()),
-    )
-    return (
-        times("sums over columns of the linear backward pass", 1 + short)
-        * (1 + term("sums over rows of the linear backward pass", long))
-        * times("casts of the linear backward pass", 1 + rest)
-        - 1
-    )
-
-
-@dataclass(frozen=True)
-class _Underflow:
-    """Absolute errors of single results: of sums over columns, of sums over rows, of entries, of stores."""
-
-    columns: np.ndarray | float
-    rows: np.ndarray
-    entry: float
-    stored: float
-
-
-def _underflow(errors: LinearError, n: np.ndarray) -> _Underflow:
-    forward, contract = errors.forward, errors.contract
-    least = max(
-        term(
-            "underflow in the format of scores in the linear backward pass",
-            sum_underflow(contract, "score_accumulation"),
-        ),
-        term(
-            "underflow in the format of outputs in the linear backward pass",
-            sum_underflow(contract, "output_accumulation"),
-        ),
-        term("underflow in the format of gradients in the linear backward pass", sum_eta(contract)),
-    )
-    stores, partial = stored_sums(contract, n)
-    columns, tiles = _lengths(errors)
-    formats = (
-        FORMATS[forward.problem.dtype_of("v")],
-        *(contract.format(stage) for stage in ("operands", "output", "score_gradients")),
-    )
-    stages = standing(
-        ("underflow of products with 1 / N", "softmax"),
-        ("underflow of products with 1 / N", "softmax"),
-        ("underflow of linear weights and of dw that are stored", "stored_scores"),
-        ("underflow of linear weights and of dw that are stored", "stored_scores"),
-        ("underflow of linear dP that is stored", "weight_gradients"),
-        ("underflow of the cast of dw", "score_gradients"),
-    )
-    return _Underflow(
-        columns=term(
-            "underflow of linear sums over columns",
-            count("several underflows of linear sums over columns", 4) * number_of_products(contract, columns) * least,
-        ),
-        rows=count("several underflows of linear sums over rows", 4)
-        * number_of_products(
-            contract,
-            term(
-                "underflow of states of gradients in one accumulator", np.maximum(n, columns * np.minimum(tiles, n)), n
-            )
-            + columns,
-        )
-        * least
-        + tiles * state_rounding(contract).eta
-        + 2 * partial.eta * (stores + n),
-        entry=term(
-            "underflow on entry in the linear backward pass",
-            max(rounding_on_entry(contract, form).eta for form in formats),
-        ),
-        stored=term(
-            "underflow of what the linear backward pass stores", sum(contract.stage(stage).eta for stage in stages)
-        )
-        + term("underflow of the cast of P in linear dv", probability_cast(contract).eta),
-    )
-
-
 def _of_queries(rows: RowGradientError, grad: GradientIntermediates) -> Approximation:
     """da per head, [.., Sq, D]."""
     errors, forward = rows.errors, rows.errors.forward
     b, inverse, n = errors.b, rows.inverse, forward.keys
     G, tiny, dw = (
-        _growth(errors, n),
-        _underflow(errors, n),
+        growth(errors, n),
+        underflow(errors, n),
         rows.dw + term("the error of dw in its size in linear dq", rows.E_dw),
     )
     seen, values = forward.visible @ b, forward.visible @ (b * errors.v.sum(axis=-1, keepdims=True))
@@ -396,7 +152,7 @@ def _of_keys(rows: RowGradientError, grad: GradientIntermediates) -> Approximati
     """db per query head, [.., Sk, D]."""
     errors, forward = rows.errors, rows.errors.forward
     n = forward.visible.sum(axis=-2)[..., None]
-    G, tiny, dw = _growth(errors, n), _underflow(errors, n), (rows.dw + rows.E_dw).swapaxes(-1, -2)
+    G, tiny, dw = growth(errors, n), underflow(errors, n), (rows.dw + rows.E_dw).swapaxes(-1, -2)
     a, of_keys = errors.a * rows.inverse, forward.visible.swapaxes(-1, -2)
     seen, unscaled, values = of_keys @ a, of_keys @ errors.a, errors.v.sum(axis=-1, keepdims=True)
     cotangents, both = (of_keys @ (one * rows.dO.sum(axis=-1, keepdims=True)) for one in (a, a + errors.a))
@@ -453,7 +209,7 @@ def _dv_error(rows: RowGradientError) -> np.ndarray:
     errors, forward = rows.errors, rows.errors.forward
     n = forward.over_group(forward.visible.sum(axis=-2)[..., None])
     per_head = forward.problem.per_query_head(n)
-    G, tiny, of_keys = _growth(errors, per_head), _underflow(errors, per_head), forward.visible.swapaxes(-1, -2)
+    G, tiny, of_keys = growth(errors, per_head), underflow(errors, per_head), forward.visible.swapaxes(-1, -2)
     inverse, features = rows.inverse, errors.b.sum(axis=-1, keepdims=True)
     P, size = (rows.P + term("the error of P in its size in linear dv", rows.E_P)).swapaxes(-1, -2), rows.dO
     under = term(
@@ -504,56 +260,3 @@ def _dv_error(rows: RowGradientError) -> np.ndarray:
     )
     total = forward.over_group(P @ size)
     return where_sums_fit(errors.contract, total, forward.over_group(error))
-
-
-#: Stages that hold the terms of gradients, and their sums.
-_HOLD = (
-    *("multiplicands", "score_accumulation", "stored_scores", "softmax", "partial_outputs"),
-    *("weight_gradients", "score_gradients"),
-    *("inner_accumulation", "gradient_accumulation", "partial_gradients", "output_accumulation"),
-)
-
-
-@np.errstate(all="ignore")
-def _rows_fit(rows: RowGradientError, E_o: np.ndarray, grad: GradientIntermediates) -> np.ndarray:
-    """Rows [B, Hq, Sq] in the forward domain, whose sums overflow in no order, or that see no key.
-
-    The derivative of a quotient as it is written has the square of N below.
-    """
-    errors, forward, form = rows.errors, rows.errors.forward, rows.errors.contract.stages.score_accumulation.format
-    least, most = ((forward.N + sign * errors.E_N)[..., 0] ** 2 for sign in (-1, 1))
-    squares = (most * (1 + 4 * form.unit_roundoff) <= form.largest) & guard(
-        "the square of a sum of linear weights, inverted", most * form.smallest_normal <= 1, True
-    )
-    dw, scaled = rows.dw + rows.E_dw, np.maximum(rows.inverse, 1.0)
-    held = [
-        np.maximum(dw, dw / scaled).max(axis=-1, initial=0.0),
-        (dw @ errors.b).max(axis=-1, initial=0.0),
-        (scaled * rows.dO).max(axis=-1, initial=0.0),
-        (rows.D * scaled)[..., 0],
-    ]
-    widest = np.maximum.reduce(held) * (1 + np.broadcast_to(_growth(errors, forward.keys), forward.N.shape)[..., 0])
-    fits = (
-        squares
-        & guard("the least square of a sum of linear weights", least >= form.smallest_normal, True)
-        & guard("gradients of a row of linear attention", widest <= errors.contract.largest(*_HOLD), True)
-        & np.isfinite(widest)
-    )
-    seen = guard("linear gradients of rows outside the forward domain", in_domain(errors, E_o), True) & fits
-    return (seen | (errors.known & (forward.keys[..., 0] == 0))) & np.isfinite(grad.cotangent).all(axis=-1)
-
-
-@np.errstate(all="ignore")
-def _keys_fit(rows: RowGradientError) -> np.ndarray:
-    """Keys [B, Hkv, Sk] whose sums over all rows of the group, states included, overflow in no order."""
-    errors, forward = rows.errors, rows.errors.forward
-    dw, scaled = (rows.dw + rows.E_dw).swapaxes(-1, -2), np.maximum(rows.inverse, 1.0)
-    states = (errors.a * scaled).swapaxes(-1, -2) @ (rows.dO + rows.D)
-    held = [
-        (dw @ errors.a).max(axis=-1, initial=0.0),
-        (rows.P.swapaxes(-1, -2) @ rows.dO).max(axis=-1, initial=0.0),
-        np.broadcast_to(states.max(axis=(-1, -2), initial=0.0)[..., None], dw.shape[:-1]),
-    ]
-    n = forward.visible.sum(axis=-2)[..., None]
-    widest = forward.over_group(np.maximum.reduce(held) * (1 + np.broadcast_to(_growth(errors, n), n.shape)[..., 0]))
-    return (widest <= errors.contract.largest(*_HOLD)) & np.isfinite(widest)

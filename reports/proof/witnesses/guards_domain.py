@@ -72,8 +72,6 @@ def _turned(key: int, **options: Any) -> Problem:
 
 _NARROW: dict[str, Any] = {"score_accumulation": "float16"}
 _ZERO: dict[str, Any] = {"reference": "zero"}
-_DOMAIN, _OF_GRADIENTS = "bounds.forward.domain", "bounds.backward.gradient_bounds"
-_LINEAR, _OF_LINEAR = "bounds.linear.linear_bounds", "bounds.linear.linear_gradient_bounds"
 
 DOMAIN: dict[str, Row] = {
     "constants that fit": lambda: _silent(_values(1, 3, scale=2.0**-16), **_NARROW),
