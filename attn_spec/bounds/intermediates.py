@@ -81,8 +81,13 @@ class Intermediates:
 
     def before(self, name: str) -> np.ndarray:
         """Scores that a term is made of, [.., Sq, Sk]."""
-        names = list(self.after)
-        return self.after[names[names.index(name) - 1]] if name != names[0] else self.dot
+        previous = self.previous(name)
+        return self.dot if previous is None else self.after[previous]
+
+    def previous(self, name: str) -> str | None:
+        """Return the option of the term before a term; None for the first, which is the scale."""
+        names = [None, *self.after]
+        return names[names.index(name) - 1]
 
     @property
     def bent(self) -> np.ndarray:

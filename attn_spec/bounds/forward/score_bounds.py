@@ -44,8 +44,9 @@ def errors_after(forward: Intermediates, contract: ResolvedContract) -> dict[str
 
 def error_before(forward: Intermediates, contract: ResolvedContract, name: str) -> np.ndarray:
     """Return the error of the score that a term, which is not the scale, is made of."""
-    names = list(forward.after)
-    return errors_after(forward, contract)[names[names.index(name) - 1]]
+    previous = forward.previous(name)
+    assert previous is not None
+    return errors_after(forward, contract)[previous]
 
 
 def _evaluated_error(forward: Intermediates, contract: ResolvedContract, name: str, delta: np.ndarray) -> np.ndarray:
@@ -83,8 +84,8 @@ def _shared_by_softcap(forward: Intermediates, contract: ResolvedContract, share
     """Return the part that two scores under a softcap have in common of an error ``shared`` by them before it."""
     delta, cap = error_before(forward, contract, "softcap"), forward.problem.softcap
     assert cap is not None
-    slope = _steepest(forward, contract, delta, cap)
     delta = _divided_error(forward, contract, delta, cap)
+    slope = _steepest(forward, delta, cap)
     return np.minimum(delta * slope, 2 * cap) - term(
         "what two scores under a softcap do not share", np.minimum((delta - shared) * slope, 2 * cap)
     )
@@ -129,9 +130,9 @@ def _scale_error(forward: Intermediates, contract: ResolvedContract, delta: np.n
     return delta
 
 
-def _steepest(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
-    """Return the largest slope of the softcap within an error of ``delta`` of its argument."""
-    near = term("the largest slope nearby", _divided_error(forward, contract, delta, cap))
+def _steepest(forward: Intermediates, delta: np.ndarray, cap: float) -> np.ndarray:
+    """Return the largest slope of the softcap within an error of ``delta`` of its argument, times the cap."""
+    near = term("the largest slope nearby", delta)
     nearest = np.maximum(np.abs(forward.before("softcap")) - near, 0.0) / cap
     return np.cosh(np.minimum(nearest, 300.0)) ** -2.0
 
@@ -154,8 +155,8 @@ def _softcap_error(forward: Intermediates, contract: ResolvedContract, delta: np
     """
     stored, work, cap = contract.stages.stored_scores, contract.stages.score_accumulation, forward.problem.softcap
     assert cap is not None
-    slope = _steepest(forward, contract, delta, cap)
     delta = _divided_error(forward, contract, delta, cap)
+    slope = _steepest(forward, delta, cap)
     delta = np.minimum(delta * slope, 2 * cap) + cap * (
         term("the error of tanh", elementary_error(contract, "tanh_error"))
         + term("underflow of tanh", count("underflows of tanh", 2) * stored.eta)
