@@ -24,10 +24,11 @@ from .backward import TiledGradients
 from .forward import TiledAttention
 from .layers import Layer, heads_contract
 from .operands import Operands, chooses_score
+from .scores import ADDED
 
 #: Options and abilities that an emulated kernel declares by default. Random kernels are drawn in this order.
 SUPPORTS = (
-    *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", *BENDS),
+    *("scale", "causal", "causal_alignment", "window", "mask", *ADDED, *BENDS),
     *("gqa", "dv", "cross", "empty", "lse", "mask_of_two_axes"),
 )
 CONVENTIONS = {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True}

@@ -25,8 +25,10 @@ from .arithmetic import Order
 from .matrix_products import MatrixProducts
 from .operands import Execution, Number
 
+#: Terms that are added to a score and have a step here.
+ADDED = ("bias", "alibi_slopes")
 #: Terms of a score that have a step here, or a formula that :meth:`Scores.apply_term` evaluates.
-EXECUTED = ("scale", *BENDS, "bias", "alibi_slopes")
+EXECUTED = ("scale", *BENDS, *ADDED)
 #: Options that the steps here and in ``dropout`` evaluate, and the scores of pairs that ``operands`` makes of others.
 HANDLES = (
     *("causal", "causal_alignment", "window", "mask", *EXECUTED, "pair_scores"),

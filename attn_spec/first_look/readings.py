@@ -84,7 +84,6 @@ def _explain_convention(subject: Subject, problem: Problem, answer: Answer, caus
     row = CONVENTIONS[name]
     if getattr(subject.conventions, name) != row.default or not set(row.decides) & set(answer):
         return
-    kernel = replace(subject.kernel, conventions=replace(subject.conventions, **changed))
     asked = problem.replace(**changed) if row.is_option else problem
-    if is_right(replace(subject, kernel=kernel), asked, answer):
+    if is_right(subject.keeping(**changed), asked, answer):
         raise MisfitError(subject.kernel, cause, declaring(subject.kernel, conventions={name: value}))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -71,6 +71,10 @@ class Subject:
     @property
     def conventions(self) -> Conventions:
         return self.kernel.conventions
+
+    def keeping(self, **conventions: Any) -> Subject:
+        """Return the subject with some conventions of its kernel changed."""
+        return replace(self, kernel=replace(self.kernel, conventions=replace(self.conventions, **conventions)))
 
     @property
     def framework(self) -> Framework:

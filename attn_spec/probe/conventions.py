@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -35,7 +34,7 @@ def conventions(subject: Subject) -> tuple[Subject, list[Finding]]:
         finding = asked(name, partial(_explained, subject, row, *experiment))
         found.append(finding)
         if finding.value is not None:
-            subject = _keeping(subject, name, finding.value)
+            subject = subject.keeping(**{name: finding.value})
     repeated = asked("deterministic", partial(determinism, subject))
     return subject, [*found, *([repeated] if repeated.value == "False" else [])]
 
@@ -48,17 +47,12 @@ def determinism(subject: Subject) -> Finding:
     return Finding("deterministic", str(same), f"{CALLS} equal calls give {'equal' if same else 'different'} bits")
 
 
-def _keeping(subject: Subject, name: str, value: str) -> Subject:
-    agreed = replace(subject.kernel.conventions, **{name: value})
-    return replace(subject, kernel=replace(subject.kernel, conventions=agreed))
-
-
 def _explained(subject: Subject, row: Convention, quantity: str, problem: Problem) -> Finding:
     """Return the only choice that explains the answer to a problem in which it matters."""
     explain = []
     for value in row.telling:
         made = problem.replace(**{row.name: value}) if row.is_option else problem
-        keeping = _keeping(subject, row.name, value)
+        keeping = subject.keeping(**{row.name: value})
         if explains(judged(keeping, made, {quantity: keeping(made)[quantity]})):
             explain.append(value)
     lengths = f"{problem.query_length} queries and {problem.key_length} keys"

@@ -196,7 +196,7 @@ def _hints(subject: Subject, problem: Problem, answer: Answer, measured: Measure
     found = [
         f"right with conventions={{{name!r}: {other!r}}}"
         for name, other in others
-        if explains(measure.judge(problem, subject.contract, **answer, conventions=replace(own, **{name: other})))
+        if explains(judged(subject.keeping(**{name: other}), problem, answer))
     ]
     rows = problem.empty_output_rows if measured.name == "output" else problem.empty_rows
     if rows[measured.worst[:3]]:

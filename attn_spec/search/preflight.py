@@ -20,7 +20,7 @@ from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.memory import of_two_axes
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
-from attn_spec.kernels.subject import CALL_LIMIT, Answer, Guard, Subject
+from attn_spec.kernels.subject import CALL_LIMIT, Guard, Subject
 from attn_spec.kernels.time_limit import last_resort
 from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
@@ -225,16 +225,10 @@ def _left_open(subject: Subject) -> dict[str, str]:
         if quantity is None or getattr(subject.conventions, name) != OPEN:
             continue
         part = {quantity: answer[quantity]}
-        shown = [choice for choice in row.telling if _keeps(subject, problem, part, name, choice)]
+        shown = [choice for choice in row.telling if explains(judged(subject.keeping(**{name: choice}), problem, part))]
         means = f"{row.choices[shown[0]]}; {name}={shown[0]!r} declares it" if len(shown) == 1 else "of no known choice"
         found[name] = f"the {quantity} of a query that sees no key is {means}"
     return found
-
-
-def _keeps(subject: Subject, problem: Problem, answer: Answer, name: str, choice: str) -> bool:
-    """Return whether a choice of a convention explains an answer."""
-    kernel = replace(subject.kernel, conventions=replace(subject.conventions, **{name: choice}))
-    return explains(judged(replace(subject, kernel=kernel), problem, answer))
 
 
 def _not_understood(kernel: Kernel) -> dict[str, str]:
