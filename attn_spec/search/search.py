@@ -30,9 +30,9 @@ from attn_spec.search.verdict import Row, Verdict
 
 #: Draws for each wanted problem, at most: Hypothesis draws many problems again, and repetitions are not counted.
 DRAWS = 4
-#: Draws for each wanted problem of a size, at most. Many draws are smaller than the size, and the least problem is
-#: always drawn first.
-DRAWS_OF_SIZE = 24
+#: Draws of the one problem of a size, at most. For fewer than ten draws, Hypothesis does not begin with a row of the
+#: smallest ones, of which none has the size.
+DRAWS_OF_SIZE = 9
 #: Number of problems without a measured element, relative to the wanted ones, after which a search without any other
 #: problem gives up.
 EMPTY = 4
@@ -199,7 +199,7 @@ class _Search:
         def try_problem(problem: Problem) -> None:
             self.check(problem)
 
-        with contextlib.suppress(OutOfBudget, Unsatisfiable), of_the_seed_alone():
+        with contextlib.suppress(OutOfBudget, turns.NoProblemOfSizeError, Unsatisfiable), of_the_seed_alone():
             try:
                 try_problem()
             except Exception:

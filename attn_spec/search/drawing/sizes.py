@@ -182,7 +182,7 @@ SIZES = (
     Size(name="most queries", uses=("cross",), past={"Q": 2**13}, long=True,
          numbers=lambda slow: _many(large(2**16, slow), large(2)),
          hunts="an index of 16 bits with a sign, a grid of many blocks"),
-    Size(name="most entries", past={"BH": 2**16 - 1}, long=True, rare=True, most_heads=2**18,
+    Size(name="most entries", past={"BH": 2**16 - 1}, long=True, rare=True, most_heads=2**18, times=4,
          numbers=_of_grids(5 * 2**14),
          hunts="entries times heads past the 65,535 blocks that some axes of a grid have"),
 )  # fmt: skip

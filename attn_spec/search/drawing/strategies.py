@@ -63,6 +63,9 @@ _SEEDS = st.integers(0, 2**32 - 1)
 #: Shares of the possible options and abilities that a problem uses; the most usual problems use none. One number
 #: decides: Hypothesis would copy one of several numbers over the others.
 _SHARES = st.sampled_from((0.0, 0.1, 0.2, 0.3, 0.4, 0.3, 0.4, 0.5, 0.6, 0.8))
+#: The same for problems of a size: most use no option beside those that are asked for. One that leaves few keys visible,
+#: or makes their weights equal, would hide what the size is to show.
+_SHARES_OF_SIZES = st.sampled_from((0.0, 0.0, 0.4))
 _ONE_IN_SIXTEEN = st.sampled_from([False] * 15 + [True])
 _WIDTHS_OF_SCORES = st.sampled_from((1, 2, 3, 8, 17))
 #: Pairs of options that no problem uses together.
@@ -203,7 +206,8 @@ def _options(
     """Draw the options and abilities of a problem: those it needs, and others with their own frequency."""
     excluded = named_by(without)
     possible = [name for name in _WEIGHTS if subject.supports(name) and name not in {*needs, *excluded}]
-    drawn = set(draw(_some(tuple(possible), round(draw(_SHARES) * len(possible)))))
+    share = draw(_SHARES_OF_SIZES if turns.size() else _SHARES)
+    drawn = set(draw(_some(tuple(possible), round(share * len(possible)))))
     if "empty" not in excluded and subject.supports("empty") and draw(_ONE_IN_SIXTEEN):
         drawn.add("empty")
     chosen = {*needs, *subject.kernel.limits.always}

@@ -20,6 +20,13 @@ SHARE = 5
 RARE = 4
 #: Number of sizes of which each search has a turn, if it tries enough problems.
 ORDINARY = sum(not size.rare for size in SIZES)
+#: Recipes in a row without the size of a turn, after which the turn ends. Some properties fix a length that the size
+#: asks for.
+FRUITLESS = 200
+
+
+class NoProblemOfSizeError(BaseException):
+    """Leaves Hypothesis when no drawn problem has the size of the turn; a BaseException, so that it is no failure."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +37,18 @@ class Turn:
     number: int
 
 
+@dataclass
+class _State:
+    """What happened so far in the turn of now."""
+
+    #: True once a problem of the turn has failed: the search then looks for smaller failing problems.
+    smaller: bool = False
+    #: Number of recipes in a row that did not have the size.
+    refused: int = 0
+
+
 _turn: ContextVar[Turn | None] = ContextVar("_turn", default=None)
-#: True once a problem of the turn has failed: the search then looks for smaller failing problems.
-_smaller: ContextVar[bool] = ContextVar("_smaller", default=False)
+_state: ContextVar[_State | None] = ContextVar("_state", default=None)
 
 
 def turns(examples: int, property_id: str) -> list[Turn]:
@@ -51,12 +67,12 @@ def turns(examples: int, property_id: str) -> list[Turn]:
 @contextmanager
 def drawn_in(turn: Turn | None) -> Iterator[None]:
     """Draw the problems of this turn inside the block; None means small problems."""
-    tokens = _turn.set(turn), _smaller.set(False)
+    tokens = _turn.set(turn), _state.set(_State())
     try:
         yield
     finally:
         _turn.reset(tokens[0])
-        _smaller.reset(tokens[1])
+        _state.reset(tokens[1])
 
 
 def size() -> Size | None:
@@ -75,10 +91,22 @@ def option(possible: Sequence[str]) -> set[str]:
 
 def take_smaller() -> None:
     """Allow problems smaller than the size of the turn from now on, to make a failing problem small."""
-    _smaller.set(True)
+    if state := _state.get():
+        state.smaller = True
 
 
 def takes(lengths: Mapping[str, int], slowness: float) -> bool:
-    """Return whether the turn allows a problem with these lengths of axes, for a kernel with this slowness."""
-    turn = _turn.get()
-    return turn is None or _smaller.get() or is_of(turn.size, lengths, slowness)
+    """Return whether the turn allows a problem with these lengths of axes, for a kernel with this slowness.
+
+    A problem of one key has the size of no turn: its weights are 1, whatever the kernel does with the scores. Raises :class:`NoProblemOfSizeError` after ``FRUITLESS`` problems in a row that it does not allow.
+    """
+    turn, state = _turn.get(), _state.get()
+    if turn is None or state is None or state.smaller:
+        return True
+    if lengths["K"] > 1 and is_of(turn.size, lengths, slowness):
+        state.refused = 0
+        return True
+    state.refused += 1
+    if state.refused >= FRUITLESS:
+        raise NoProblemOfSizeError
+    return False

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from attn_spec import kernel
 from attn_spec.kernels.resolve import resolve
@@ -44,7 +44,7 @@ def drawn(problems, most=5):
     """Return up to ``most`` problems that a strategy draws."""
     found = []
 
-    @settings(max_examples=most, database=None, deadline=None)
+    @settings(max_examples=most, database=None, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
     @given(problems)
     def collect(problem):
         found.append(problem)
@@ -75,6 +75,45 @@ def test_the_profile_ci_sees_every_size(name):
     assert most["B"] > 28
     assert most["D"] > 128
     assert max(one["B"] * one["H"] for every in seen.values() for one in every) > 2**8
+
+
+def test_a_search_without_a_problem_of_a_size_soon_tries_a_small_one_in_its_place():
+    """Problems with one key have no size, so each turn ends in vain, after FRUITLESS recipes."""
+    asked = []
+
+    def one_key(subject):
+        def counted(recipe):
+            asked.append(turns.size())
+            return True
+
+        return strategies.problems(subject, where=counted, key_length=1)
+
+    lonely = replace(PROPERTY, problems=one_key, check=lambda subject, problem: None)
+    row, _ = search(lonely, SUBJECT, PROFILES["smoke"], 0)
+
+    assert row.examples == PROFILES["smoke"].examples
+    assert not any(asked)  # `where` is asked after the size
+
+
+def test_a_turn_ends_after_so_many_recipes_in_a_row_without_its_size():
+    size = next(size for size in sizes.SIZES if size.name == "entries")
+    small, large = ({"B": batch, "H": 1, "Q": 1, "K": 2, "D": 1} for batch in (1, 64))
+    with turns.drawn_in(turns.Turn(size, 0)):
+        assert not any(turns.takes(small, 1.0) for _ in range(turns.FRUITLESS - 1))
+        assert turns.takes(large, 1.0)
+        assert not any(turns.takes(small, 1.0) for _ in range(turns.FRUITLESS - 1))
+        with pytest.raises(turns.NoProblemOfSizeError):
+            turns.takes(small, 1.0)
+
+
+def test_most_problems_of_a_size_use_no_option_that_could_hide_it():
+    size = next(size for size in sizes.SIZES if size.name == "heads")
+    with turns.drawn_in(turns.Turn(size, 0)):
+        problems = drawn(strategies.problems(SUBJECT), most=40)
+    plain = [not any(row.is_used(getattr(problem, name)) for name, row in OPTIONS.items()) for problem in problems]
+
+    assert all(problem.key_length > 1 for problem in problems)
+    assert 0.4 < np.mean(plain) < 0.9
 
 
 @pytest.mark.parametrize("examples", [PROFILES["ci"].examples, PROFILES["certify"].examples])
