@@ -98,7 +98,8 @@ def take_smaller() -> None:
 def takes(lengths: Mapping[str, int], slowness: float) -> bool:
     """Return whether the turn allows a problem with these lengths of axes, for a kernel with this slowness.
 
-    A problem of one key has the size of no turn: its weights are 1, whatever the kernel does with the scores. Raises :class:`NoProblemOfSizeError` after ``FRUITLESS`` problems in a row that it does not allow.
+    A problem of one key has the size of no turn: its weights are 1, whatever the kernel does with the scores. Raises
+    :class:`NoProblemOfSizeError` after ``FRUITLESS`` problems in a row that the turn does not allow.
     """
     turn, state = _turn.get(), _state.get()
     if turn is None or state is None or state.smaller:
