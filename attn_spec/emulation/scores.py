@@ -117,7 +117,7 @@ class Scores(MatrixProducts):
     def load(self, x: Any) -> Any:
         """Return the tile of k or v for each query head, [B, Hq, tile, ..]; zeros past the last key."""
         cols = self.tile.cols
-        values = x[:, self.map_kv_head()][:, :, np.minimum(cols, self.Sk - 1)]
+        values = x[:, :, np.minimum(cols, self.Sk - 1)][:, self.map_kv_head()]  # the tile first: heads are copied
         return self.xp.where(self.array((cols < self.Sk)[:, None]), values, 0.0)
 
     # Scores

@@ -77,7 +77,7 @@ class TailUnbounded(TiledAttention):
         return np.full(cols.shape, fill_value=True)
 
     def load(self, x: np.ndarray) -> np.ndarray:
-        return x[:, self.map_kv_head()][:, :, np.minimum(self.tile.cols, self.Sk - 1)]
+        return x[:, :, np.minimum(self.tile.cols, self.Sk - 1)][:, self.map_kv_head()]
 
 
 @mutant(source="FluxML/NNkernels.jl#16", named_by="softmax.a_constant_added_to_all_scores_changes_nothing")
