@@ -63,8 +63,8 @@ _SEEDS = st.integers(0, 2**32 - 1)
 #: Shares of the possible options and abilities that a problem uses; the most usual problems use none. One number
 #: decides: Hypothesis would copy one of several numbers over the others.
 _SHARES = st.sampled_from((0.0, 0.1, 0.2, 0.3, 0.4, 0.3, 0.4, 0.5, 0.6, 0.8))
-#: The same for problems of a size: most use no option beside those that are asked for. An option that leaves few keys
-#: visible, or makes weights equal, would hide what the size is to show.
+#: Shares of the possible options that a problem of a size uses; most use none beside those that are asked for. An
+#: option that leaves few keys visible, or makes weights equal, would hide what the size is to show.
 _SHARES_OF_SIZES = st.sampled_from((0.0, 0.0, 0.4))
 _ONE_IN_SIXTEEN = st.sampled_from([False] * 15 + [True])
 _WIDTHS_OF_SCORES = st.sampled_from((1, 2, 3, 8, 17))

@@ -39,7 +39,7 @@ class Turn:
 
 @dataclass
 class _State:
-    """What happened so far in the turn of now."""
+    """State of the turn in which problems are drawn now."""
 
     #: True once a problem of the turn has failed: the search then looks for smaller failing problems.
     smaller: bool = False
