@@ -152,7 +152,7 @@ def assert_attention_gradients(
     _check_effort(memory, unjudged, seed)
     with call_errors():
         made = call(q, k, v, presentation=presentation, **words)
-        given = pulled(made, gradients, dout, dlse)
+        given = pulled(made, gradients, dout, dlse, conventions)
         if conventions.empty_row != "zero":
             given.check_rows(memory)
         dtypes = {name: dtype_of(name, x) for name, x in (("output", given.cotangent), *given.found.items())}
@@ -160,7 +160,8 @@ def assert_attention_gradients(
         sample = None if rows is None else RowSample(rows, seed)
         chosen = None if keys is None else KeySample(keys, seed)
         resolved = _resolved(declared, made.dtype, dtypes)
-        judgement = judge_gradient_parts(given.parts, resolved, sample=sample, keys=chosen, memory=memory)
+        how: dict[str, Any] = {"sample": sample, "keys": chosen, "memory": memory, "conventions": conventions}
+        judgement = judge_gradient_parts(given.parts, resolved, **how)
     tensors = {"q": q, "k": k, "v": v, "gradients": gradients, "dout": dout, "dlse": dlse}
     as_given = GradientsAsGiven(**tensors, presentation=presentation, words=words, conventions=conventions)
     return _verdict(Asked(made, words, declared, conventions, as_given), judgement, unjudged)
@@ -341,7 +342,8 @@ class Asked:
             return ""
 
         def of(other: GradientPart, problem: Problem) -> Judgement:
-            return judge_gradients(problem, contract, other.cotangent, other.found, other.lse_cotangent)
+            found, conventions = (other.found, other.lse_cotangent), self.conventions
+            return judge_gradients(problem, contract, other.cotangent, *found, conventions=conventions)
 
         def of_same_tensors(problem: Problem) -> Judgement | None:
             shapes = {name: (x.shape, getattr(problem, name[1:], None)) for name, x in part.found.items()}

@@ -15,6 +15,7 @@ from attn_spec import kernel
 from attn_spec.contract.presets import EAGER
 
 from .jax_rotary import turned
+from .lengths import LENGTHS
 from .rotary import OPTIONS as ROTARY
 
 #: Keys in a tile.
@@ -26,8 +27,9 @@ TILE = 32
     dtypes=("float32", "float16", "bfloat16"),
     presentation="BSHD",
     contract=replace(EAGER, softmax="work"),
-    supports=("scale", "causal", "mask", "bias", "gqa", "cross", "backward"),
-    conventions={"empty_row": "mean_of_v"},
+    supports=("scale", "causal", "mask", "bias", *LENGTHS, "gqa", "cross", "backward"),
+    conventions={"empty_row": "mean_of_v", "unused_rows": "zero"},
+    least_keys=1,
     signatures=2,
 )
 def library(
@@ -39,6 +41,8 @@ def library(
     causal: bool = False,
     mask: Array | None = None,
     bias: Array | None = None,
+    seqused_q: Array | None = None,
+    seqused_k: Array | None = None,
 ) -> Array:
     """Call ``jax.nn.dot_product_attention``, which stores what gradients pass through in the inputs' format.
 
@@ -48,6 +52,8 @@ def library(
     Known defect: inside ``jax.jit`` on a CPU the library refuses float16, and bfloat16 for a single query and key.
     It names a precision and falls back where the device has none, but learns that only after all is compiled.
 
+    A sequence without keys would have the mean of what lies behind it, so none is asked for.
+
     A GPU multiplies float32 as tf32 unless a precision is asked for; here it is "highest".
     """
     if bias is not None:
@@ -55,7 +61,13 @@ def library(
         mask = seen if mask is None else mask & seen
         bias = jnp.where(seen, bias, 0)
     with jax.default_matmul_precision("highest"):
-        return jax.nn.dot_product_attention(q, k, v, bias, mask, scale=scale, is_causal=causal)
+        return jax.nn.dot_product_attention(
+            *(q, k, v, bias, mask),
+            scale=scale,
+            is_causal=causal,
+            query_seq_lengths=None if seqused_q is None else seqused_q.reshape(-1).astype(jnp.int32),
+            key_value_seq_lengths=None if seqused_k is None else seqused_k.reshape(-1).astype(jnp.int32),
+        )
 
 
 @kernel(

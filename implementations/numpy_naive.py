@@ -15,9 +15,9 @@ import numpy as np
 
 from attn_spec import Contract, kernel
 
-from .rotary import first_position
+from .lengths import LENGTHS, first_aligned, within
 
-OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap")
+OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap", *LENGTHS)
 SHAPES = ("gqa", "dv", "cross", "empty")
 
 
@@ -34,13 +34,16 @@ def attended(
     window: tuple[int | None, int | None] | None,
     mask: np.ndarray | None,
     bias: np.ndarray | None,
+    seqused_q: np.ndarray | None,
+    seqused_k: np.ndarray | None,
 ) -> np.ndarray:
     """Return whether query i may attend key j: boolean [B, Hq, Sq, Sk]."""
     Sq, Sk = shape[-2:]
-    diagonal = np.arange(Sq)[:, None] + first_position(causal_alignment, Sq, Sk)
-    j = np.arange(Sk)
+    i, j = np.arange(Sq)[:, None], np.arange(Sk)
+    diagonal = i + first_aligned(causal_alignment, Sq, Sk, seqused_q, seqused_k)
     left, right = window or (None, None)
     allowed = np.ones(shape, dtype=bool)
+    allowed &= within(i, seqused_q) & within(j, seqused_k)
     if causal:
         allowed &= j <= diagonal
     if left is not None:
@@ -96,7 +99,13 @@ def weighted_sum(p: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarra
         "float16": "eager",
     },
     supports=(*OPTIONS, *SHAPES, "lse", "mask_of_two_axes"),
-    conventions={"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True},
+    conventions={
+        "empty_row": "zero",
+        "masked_nonfinite": "excluded",
+        "batch_invariant": True,
+        "unused": "unread",
+        "unused_rows": "zero",
+    },
 )
 def attention(
     q: np.ndarray,
@@ -110,6 +119,8 @@ def attention(
     mask: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     softcap: float | None = None,
+    seqused_q: np.ndarray | None = None,
+    seqused_k: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     stored = q.dtype
@@ -121,6 +132,8 @@ def attention(
         window=window,
         mask=mask,
         bias=bias,
+        seqused_q=seqused_q,
+        seqused_k=seqused_k,
     )
     group = q.shape[1] // k.shape[1]  # query head h reads key-value head h // group
     q, k, v = wide(q), np.repeat(wide(k), group, axis=1), np.repeat(wide(v), group, axis=1)

@@ -23,8 +23,9 @@ import numpy as np
 
 from attn_spec import kernel
 
+from .lengths import LENGTHS, first_aligned, within
 from .rotary import OPTIONS as ROTARY
-from .rotary import first_position, places, turned_array
+from .rotary import places, turned_array
 
 # Live scores, allowed and c [B, Hq, rows, cols], v [B, Hq, cols, Dv].
 Tile = tuple[np.ndarray, np.ndarray, np.ndarray | float, np.ndarray]
@@ -40,9 +41,16 @@ DECLARED: dict[str, Any] = {
     "supports": (
         *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", *ROTARY),
         *("dropout_keep", "dropout_p"),
+        *LENGTHS,
         *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
     ),
-    "conventions": {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True},
+    "conventions": {
+        "empty_row": "zero",
+        "masked_nonfinite": "excluded",
+        "batch_invariant": True,
+        "unused": "unread",
+        "unused_rows": "zero",
+    },
 }
 
 
@@ -80,6 +88,8 @@ class Scores:
         causal_alignment: str = "top_left",
         window: tuple[int | None, int | None] | None = None,
         mask: np.ndarray | None = None,
+        seqused_q: np.ndarray | None = None,
+        seqused_k: np.ndarray | None = None,
         bias: np.ndarray | None = None,
         alibi_slopes: np.ndarray | None = None,
         softcap: float | None = None,
@@ -93,7 +103,8 @@ class Scores:
     ) -> None:
         (B, Hq, Sq, D), (_, Hkv, Sk, _) = q.shape, k.shape
         self.scale = 1 / math.sqrt(D) if scale is None else scale
-        self.offset = first_position(causal_alignment, Sq, Sk)
+        self.offset = first_aligned(causal_alignment, Sq, Sk, seqused_q, seqused_k)
+        self.seqused_q, self.seqused_k = seqused_q, seqused_k
         self.turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
         self.positions = {
             "q": places(rotary_query_positions, self.offset, Sq),
@@ -129,7 +140,7 @@ class Scores:
         return np.where(allowed, s, -np.inf), allowed, slope
 
     def places(self, rows: slice, cols: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Return the key i + offset that each query is aligned with, [rows, 1], and the keys, [cols]."""
+        """Return the key i + offset that each query is aligned with, [.., rows, 1], and the keys, [cols]."""
         return np.arange(rows.start, rows.stop)[:, None] + self.offset, np.arange(cols.start, cols.stop)
 
     def factors(self, rows: slice, cols: slice) -> np.ndarray | float:
@@ -140,6 +151,7 @@ class Scores:
         """Return whether query i may attend key j: boolean [B, Hq, rows, cols]."""
         diagonal, j = self.places(rows, cols)
         allowed = np.ones(shape, dtype=bool)
+        allowed &= within(np.arange(rows.start, rows.stop)[:, None], self.seqused_q) & within(j, self.seqused_k)
         if self.left is not None:
             allowed &= j >= diagonal - self.left
         if self.right is not None:

@@ -46,9 +46,14 @@ def turned_array(
     return y
 
 
-def places(given: np.ndarray | None, first: int, S: int) -> np.ndarray:
-    """Return integers that broadcast to [B, H, S]: ``given``, [B, 1, S, 1] or [B, 1, 1, S], else from ``first`` on."""
-    return np.arange(first, first + S) if given is None else given.reshape(len(given), 1, -1)
+def places(given: np.ndarray | None, first: int | np.ndarray, S: int) -> np.ndarray:
+    """Return integers that broadcast to [B, H, S]: ``given``, [B, 1, S, 1] or [B, 1, 1, S], else from ``first`` on.
+
+    ``first`` is a number, or one for each batch entry, [B, 1, 1, 1].
+    """
+    if given is not None:
+        return given.reshape(len(given), 1, -1)
+    return np.arange(S) + (first if isinstance(first, int) else first[..., 0])
 
 
 def first_position(alignment: str, Sq: int, Sk: int) -> int:

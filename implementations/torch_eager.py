@@ -13,17 +13,19 @@ from torch import Tensor
 
 from attn_spec import Contract, kernel
 
-from .rotary import first_position
+from .lengths import LENGTHS, first_aligned, within
 
-OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap")
+OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", *LENGTHS)
 DROPOUT = ("dropout_keep", "dropout_p")
 SHAPES = ("gqa", "dv", "cross", "empty")
 
 
-def places(s: Tensor, causal_alignment: str) -> tuple[Tensor, Tensor]:
-    """Return the key that each query is aligned with, [Sq, 1], and the keys, [Sk]."""
+def places(
+    s: Tensor, causal_alignment: str, seqused_q: Tensor | None = None, seqused_k: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the key that each query is aligned with, [Sq, 1] or [B, 1, Sq, 1], and the keys, [Sk]."""
     Sq, Sk = s.shape[-2:]
-    first = first_position(causal_alignment, Sq, Sk)
+    first = first_aligned(causal_alignment, Sq, Sk, seqused_q, seqused_k)
     return torch.arange(Sq, device=s.device)[:, None] + first, torch.arange(Sk, device=s.device)
 
 
@@ -35,11 +37,15 @@ def attended(
     window: tuple[int | None, int | None] | None = None,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
 ) -> Tensor:
     """Return whether query i may attend key j: boolean that broadcasts to the scores s [B, Hq, Sq, Sk]."""
-    diagonal, j = places(s, causal_alignment)
+    diagonal, j = places(s, causal_alignment, seqused_q, seqused_k)
     left, right = window or (None, None)
+    i = torch.arange(s.shape[-2], device=s.device)[:, None]
     allowed = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device)
+    allowed = allowed & within(i, seqused_q) & within(j, seqused_k)
     if causal:
         allowed = allowed & (j <= diagonal)
     if left is not None:
@@ -74,7 +80,7 @@ def masked_softmax(s: Tensor, allowed: Tensor) -> Tensor:
         "bfloat16": "eager",
     },
     supports=(*OPTIONS, *DROPOUT, *SHAPES, "lse", "backward", "mask_of_two_axes"),
-    conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
+    conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused_rows": "zero"},
 )
 def attention(
     q: Tensor,
@@ -89,7 +95,7 @@ def attention(
     bias: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
     softcap: float | None = None,
-    **dropout: Any,
+    **further: Any,
 ) -> tuple[Tensor, Tensor]:
     """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     group = q.shape[1] // k.shape[1]  # query head h reads key-value head h // group
@@ -98,7 +104,7 @@ def attention(
 
     added = {"bias": bias, "alibi_slopes": alibi_slopes}
     seen = {"causal": causal, "causal_alignment": causal_alignment, "window": window, "mask": mask}
-    return from_scores(q @ k.transpose(-1, -2) * scale, v, **added, softcap=softcap, **seen, **dropout)
+    return from_scores(q @ k.transpose(-1, -2) * scale, v, **added, softcap=softcap, **seen, **further)
 
 
 def from_scores(
@@ -109,6 +115,8 @@ def from_scores(
     alibi_slopes: Tensor | None = None,
     softcap: float | None = None,
     causal_alignment: str = "top_left",
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
     dropout_keep: Tensor | None = None,
     dropout_p: float | None = None,
     **seen: Any,
@@ -119,10 +127,11 @@ def from_scores(
     if bias is not None:
         s = s + bias
     if alibi_slopes is not None:  # in the arithmetic of s: float16 holds no distance above 2,048 exactly
-        diagonal, j = places(s, causal_alignment)
+        diagonal, j = places(s, causal_alignment, seqused_q, seqused_k)
         wide = alibi_slopes.to(torch.promote_types(s.dtype, torch.float32))
         s = s - (wide * (diagonal - j).abs()).to(s.dtype)
-    allowed = attended(s, causal_alignment=causal_alignment, bias=bias, **seen)
+    lengths = {"seqused_q": seqused_q, "seqused_k": seqused_k}
+    allowed = attended(s, causal_alignment=causal_alignment, bias=bias, **lengths, **seen)
     p = masked_softmax(s, allowed)
     if dropout_keep is not None:
         p = (p * (1 / (1 - (dropout_p or 0.0)))).masked_fill(~dropout_keep, 0.0)

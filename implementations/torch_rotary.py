@@ -8,9 +8,14 @@ from torch import Tensor
 from .rotary import BASE, pairs, turned_columns
 
 
-def places(given: Tensor | None, first: int, S: int, device: torch.device) -> Tensor:
-    """Return integers that broadcast to [B, H, S]: ``given``, [B, 1, S, 1] or [B, 1, 1, S], else from ``first`` on."""
-    return torch.arange(first, first + S, device=device) if given is None else given.reshape(len(given), 1, -1)
+def places(given: Tensor | None, first: int | Tensor, S: int, device: torch.device) -> Tensor:
+    """Return integers that broadcast to [B, H, S]: ``given``, [B, 1, S, 1] or [B, 1, 1, S], else from ``first`` on.
+
+    ``first`` is a number, or one for each batch entry, [B, 1, 1, 1].
+    """
+    if given is not None:
+        return given.reshape(len(given), 1, -1)
+    return torch.arange(S, device=device) + (first if isinstance(first, int) else first[..., 0])
 
 
 def angles(positions: Tensor, R: int, rotary_base: float | None, dtype: torch.dtype) -> Tensor:

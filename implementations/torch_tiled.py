@@ -23,12 +23,23 @@ from torch.autograd.function import once_differentiable
 
 from attn_spec import kernel
 
+from .lengths import LENGTHS, first_aligned, within
 from .rotary import OPTIONS as ROTARY
-from .rotary import first_position
 from .torch_rotary import places, turned
 
 KV_TILE = 32
-OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", *ROTARY)
+OPTIONS = (
+    "scale",
+    "causal",
+    "causal_alignment",
+    "window",
+    "mask",
+    "bias",
+    "alibi_slopes",
+    "softcap",
+    *ROTARY,
+    *LENGTHS,
+)
 DROPOUT = ("dropout_keep", "dropout_p")
 SHAPES = ("gqa", "dv", "cross", "empty")
 
@@ -47,6 +58,8 @@ class Scores:
         causal_alignment: str = "top_left",
         window: tuple[int | None, int | None] | None = None,
         mask: Tensor | None = None,
+        seqused_q: Tensor | None = None,
+        seqused_k: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
         softcap: float | None = None,
         rotary: str | None = None,
@@ -58,7 +71,9 @@ class Scores:
         dropout_p: float | None = None,
     ) -> None:
         (B, Hq, Sq, D), Sk = q.shape, k.shape[2]
-        self.first = first_position(causal_alignment, Sq, Sk)
+        self.first = first_aligned(causal_alignment, Sq, Sk, seqused_q, seqused_k)
+        self.seqused_q, self.seqused_k = seqused_q, seqused_k
+        q, k = self.of_queries(q), self.of_keys(k)
         self.turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
         self.positions = {
             "q": places(rotary_query_positions, self.first, Sq, q.device),
@@ -93,6 +108,14 @@ class Scores:
         hidden = ~self.attended(cols)
         return s.masked_fill(hidden, -math.inf), hidden, slope
 
+    def of_queries(self, x: Tensor) -> Tensor:
+        """Return [B, H, Sq, ..] with 0 behind the lengths of queries, where anything may lie."""
+        return cleared(x, self.seqused_q)
+
+    def of_keys(self, x: Tensor) -> Tensor:
+        """Return [B, H, Sk, ..] with 0 behind the lengths of keys, where anything may lie."""
+        return cleared(x, self.seqused_k)
+
     def keys(self, cols: slice) -> Tensor:
         """Return the keys of a tile, [cols]."""
         return torch.arange(cols.start, cols.stop, device=self.q.device)
@@ -104,7 +127,9 @@ class Scores:
     def attended(self, cols: slice) -> Tensor:
         """Return whether query i may attend key j: boolean that broadcasts to [B, Hq, Sq, cols]."""
         j = self.keys(cols)
-        allowed = torch.ones(len(self.diagonal), len(j), dtype=torch.bool, device=j.device)
+        i = torch.arange(self.q.shape[2], device=j.device)[:, None]
+        allowed = torch.ones(len(i), len(j), dtype=torch.bool, device=j.device)
+        allowed = allowed & within(i, self.seqused_q) & within(j, self.seqused_k)
         if self.left is not None:
             allowed = allowed & (j >= self.diagonal - self.left)
         if self.right is not None:
@@ -114,6 +139,14 @@ class Scores:
         if self.bias is not None:
             allowed = allowed & (self.bias[..., cols] != -math.inf)
         return allowed
+
+
+def cleared(x: Tensor, length: Tensor | None) -> Tensor:
+    """Return [B, H, S, ..] with 0 behind the lengths [B, 1, 1, 1] of its sequences."""
+    if length is None:
+        return x
+    behind = torch.arange(x.shape[2], device=x.device)[:, None] >= length
+    return x.masked_fill(behind, 0.0)
 
 
 def wide(x: Tensor) -> Tensor:
@@ -134,7 +167,7 @@ def slices(length: int) -> list[slice]:
 def online_softmax(scores: Scores, v: Tensor) -> tuple[Tensor, Tensor]:
     """Fold the tiles of keys into out [B, Hq, Sq, Dv], in the dtype of v, and lse [B, Hq, Sq]."""
     stored, (B, Hq, Sq, _), Dv = v.dtype, scores.q.shape, v.shape[-1]
-    v = per_query_head(v, Hq)
+    v = per_query_head(scores.of_keys(v), Hq)
     m, l, acc = v.new_full((B, Hq, Sq, 1), -math.inf), v.new_zeros(B, Hq, Sq, 1), v.new_zeros(B, Hq, Sq, Dv)
     for cols in slices(v.shape[2]):
         s, _, _ = scores.tile(cols)
@@ -184,7 +217,8 @@ class TiledAttention(torch.autograd.Function):
         """Return the gradients of q, k, v and bias, None for each that is not needed."""
         dout, dlse = grad_outputs
         q, k, v, bias, out, lse = ctx.saved_tensors
-        scores, v, dout = Scores(q, k, bias, **ctx.options), per_query_head(v, q.shape[1]), wide(dout)
+        scores = Scores(q, k, bias, **ctx.options)
+        v, dout = per_query_head(scores.of_keys(v), q.shape[1]), wide(scores.of_queries(dout))
         dq, dk, dv, dbias = (
             v.new_zeros(x.shape) if needed else None
             for x, needed in zip((scores.q, scores.k, v, bias), ctx.needs_input_grad, strict=False)
@@ -216,7 +250,7 @@ class TiledAttention(torch.autograd.Function):
         "bfloat16": "fused",
     },
     supports=(*OPTIONS, *DROPOUT, *SHAPES, "lse", "backward", "lse_backward"),
-    conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
+    conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread", "unused_rows": "zero"},
 )
 def attention(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, **options: Any) -> tuple[Tensor, Tensor]:
     """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""

@@ -5,7 +5,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.traits import hides_keys, positional, positional_absolutely
+from attn_spec.problem.traits import hides_keys, moves_diagonal, positional, positional_absolutely
 from attn_spec.search.assertions import assert_rows_within_bound, assert_within_bound, selected
 from attn_spec.search.drawing.cotangents import randomness
 from attn_spec.search.drawing.strategies import TAME, problems
@@ -18,6 +18,11 @@ VASWANI = "Vaswani et al., Attention Is All You Need (arXiv 1706.03762), section
 def causal_problems(subject: Subject) -> SearchStrategy[Problem]:
     """Draw causal problems of at least one query, without a window."""
     return problems(subject, needs=("causal",), without=("window", "empty"))
+
+
+def of_whole_sequences(subject: Subject) -> SearchStrategy[Problem]:
+    """Draw causal problems whose sequences have all queries and keys, so that they share one diagonal."""
+    return problems(subject, needs=("causal",), without=("window", "empty", moves_diagonal))
 
 
 def prefilled(subject: Subject) -> SearchStrategy[Problem]:
@@ -49,7 +54,7 @@ def test_future_keys_change_nothing(subject: Subject, problem: Problem) -> None:
     source=VASWANI,
     hunts="a diagonal that starts in the wrong corner, or is off by one",
     needs=("causal",),
-    problems=causal_problems,
+    problems=of_whole_sequences,
 )
 def test_the_diagonal_is_where_the_convention_says(subject: Subject, problem: Problem) -> None:
     """Causal attention is attention under the mask j <= i, or j <= i + Sk - Sq for bottom-right alignment.

@@ -12,7 +12,7 @@ from attn_spec.numbers import bits
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import SCORE
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.traits import adds_to_scores, hides_keys
+from attn_spec.problem.traits import adds_to_scores, hides_keys, moves_diagonal
 from attn_spec.search.assertions import assert_gradients_within_bound, differentiable, gradient_errors_allowed
 from attn_spec.search.drawing.cotangents import cotangent, lse_cotangent, randomness
 from attn_spec.search.drawing.strategies import TAME, named
@@ -165,7 +165,7 @@ def test_gradients_pass_through_the_softcap(subject: Subject, problem: Problem) 
     source="Vaswani et al., Attention Is All You Need (arXiv 1706.03762), section 3.2.3",
     hunts="a backward pass whose diagonal starts in another corner than the forward pass's, or is off by one",
     needs=("backward", "causal"),
-    problems=partial(differentiable, needs=("causal",), without=("window", "empty")),
+    problems=partial(differentiable, needs=("causal",), without=("window", "empty", moves_diagonal)),
 )
 def test_the_diagonal_of_the_gradients_is_where_the_convention_says(subject: Subject, problem: Problem) -> None:
     """Causal gradients are those of attention under the mask j <= i, or j <= i + Sk - Sq for bottom-right alignment.

@@ -8,7 +8,7 @@ from attn_spec.kernels.memory import of_two_axes
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.conventions import OPEN
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.traits import Trait, other_tensor, positional, weighs_linearly
+from attn_spec.problem.traits import Trait, moves_diagonal, other_tensor, positional, weighs_linearly
 from attn_spec.search.assertions import (
     assert_rows_within_bound,
     assert_unchanged,
@@ -56,14 +56,19 @@ def padded(subject: Subject) -> SearchStrategy[Problem]:
     shared = named(("padding",)).filter(lambda name: "H" not in name)
     found = problems(subject, needs=("mask",), without=(positional, "empty"), mask=shared)
     constant = subject.conventions.empty_rows_are_constant
-    return found if constant else found.filter(lambda problem: not problem.empty_rows.any())
+    return found if constant else found.filter(lambda problem: not problem.blind_queries.any())
 
 
-def windowed(subject: Subject) -> SearchStrategy[Problem]:
-    """Draw problems with a narrow window and enough keys for it to mask some."""
+def windowed(subject: Subject, *without: Trait) -> SearchStrategy[Problem]:
+    """Draw problems with a narrow window, without options of some traits."""
     sides = st.sampled_from((0, 1, 2, 5, 16, None))
     windows = st.tuples(sides, sides).filter(lambda window: window != (None, None))
-    return problems(subject, needs=("window",), without=("empty",), window=windows)
+    return problems(subject, needs=("window",), without=("empty", *without), window=windows)
+
+
+def of_whole_sequences(subject: Subject) -> SearchStrategy[Problem]:
+    """Draw problems with a narrow window whose sequences have all queries and keys, so that they share one diagonal."""
+    return windowed(subject, moves_diagonal)
 
 
 def pierced(subject: Subject) -> SearchStrategy[Problem]:
@@ -176,7 +181,7 @@ def test_no_keys_or_no_queries_is_no_error(subject: Subject, problem: Problem) -
     source="the definition of a window: -left <= j - (i + offset) <= right, both ends inclusive",
     hunts="an exclusive end where an inclusive one was meant, sides swapped, the offset for Sq != Sk forgotten",
     needs=("window",),
-    problems=windowed,
+    problems=of_whole_sequences,
 )
 def test_a_window_is_the_mask_of_its_band(subject: Subject, problem: Problem) -> None:
     """Attention with a window is attention under the mask of the band around the diagonal.

@@ -94,8 +94,9 @@ def rotations_of(problem: Problem, entry: int | None = None) -> dict[str, Rotati
     if problem.rotary is None:
         return {}
     queries = _of_entry(problem.rotary_query_positions, entry)
-    if queries is None and problem.diagonal is not None:
-        queries = problem.diagonal[:, None]
+    if queries is None and (problem.diagonal is not None or problem.has_lengths):
+        aligned = np.atleast_2d(problem.aligned_keys)[:, None, :, None]  # of one entry or of all
+        queries = _of_entry(aligned, entry)
     return rotations(
         query_length=problem.query_length,
         key_length=problem.key_length,

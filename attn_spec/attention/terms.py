@@ -100,7 +100,7 @@ def numbers_of(problem: Problem, names: tuple[str, ...] = (*BENDS, *ADDENDS)) ->
     given = {name: np.asarray(getattr(problem, name), dtype=np.float64) for name in used(problem, names)}
     found: dict[str, np.ndarray] = {name: x if x.ndim else x.reshape(1, 1, 1, 1) for name, x in given.items()}
     if any(OPTIONS[name].positional for name in found):
-        found["distances"] = abs(problem.distances)[None, None]
+        found["distances"] = abs(problem.distances)
     return found
 
 

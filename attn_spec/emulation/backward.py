@@ -37,10 +37,12 @@ class TiledGradients(TiledAttention):
         dlse, own = options.pop("dlse", None), options.pop("option_dtypes", {})
         *qkv, out, lse = saved
         super().__init__(contract, order, *qkv, **options)
+        self.q = self.of_queries_there(self.q)
         self.dO, self.O, self.L = self.read_cotangent(dout), self.read(out), self.read(lse)[..., None]
+        self.dO, self.O, self.L = (self.of_queries_there(x) for x in (self.dO, self.O, self.L))
         if np.ndim(shift := self.row_shift()):
             self.L = self.add(self.L, shift, "softmax")
-        self.dL = None if dlse is None else self.read(dlse)[..., None]
+        self.dL = None if dlse is None else self.of_queries_there(self.read(dlse)[..., None])
         self.bias_shape = () if self.bias is None else tuple(options["bias"].shape)
         self.bias_gradient_dtype = own.get("bias", self.c.gradients)
 
@@ -77,6 +79,11 @@ class TiledGradients(TiledAttention):
     def read_cotangent(self, dout: Any) -> Any:
         """Return the values of dO."""
         return self.read(dout)
+
+    def of_queries_there(self, x: Any) -> Any:
+        """Return [B, Hq, Sq, ..] with 0 in rows behind the length of their sequence, of which nothing is known."""
+        there = np.arange(self.Sq)[:, None] < self.sequences.used_queries
+        return x if there.all() else self.xp.where(self.array(there), x, 0.0)
 
     def cotangent(self) -> Any:
         """Return dO rounded on entry to products."""

@@ -21,7 +21,7 @@ from .arithmetic import Order
 from .forward import TiledAttention
 from .passes import steps_of
 
-#: Log-sum-exp of a row without keys under the convention "undeclared".
+#: Log-sum-exp of a row without keys, and output of a row behind its sequence, under the convention "undeclared".
 _ARBITRARY = 7.0
 
 
@@ -52,13 +52,19 @@ class _Varied(TiledAttention if TYPE_CHECKING else object):
 
     def finish(self, acc: np.ndarray, l: np.ndarray) -> np.ndarray:
         out, empty = super().finish(acc, l), self.empty_rows()[..., None]
+        if self.agreed.unused_rows == OPEN:
+            out = np.where(self.there()[..., None], out, _ARBITRARY)
         if self.agreed.empty_row == "nan":
             return np.where(empty, np.nan, out)
         return out if self.agreed.empty_row == "zero" else np.where(empty, self.mean_of_v(), out)
 
     def empty_rows(self) -> np.ndarray:
         """Return the queries that see no key, [B, Hq, Sq]. Other row sums may be 0 too, if all weights underflow."""
-        return np.logical_not(self.visible(np.arange(self.Sk)).any(axis=-1))
+        return np.logical_not(self.visible(np.arange(self.Sk)).any(axis=-1)) & self.there()
+
+    def there(self) -> np.ndarray:
+        """Return the queries that are not behind the length of their sequence, [Sq] or [B, 1, Sq]."""
+        return (np.arange(self.Sq)[:, None] < self.sequences.used_queries)[..., 0]
 
     def mean_of_v(self) -> np.ndarray:
         """Return the output of this arithmetic when all scores are 0."""

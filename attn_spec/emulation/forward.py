@@ -81,6 +81,9 @@ class TiledAttention(Dropout):
     def upper_bound(self) -> Any:
         """Return the largest score after all terms, if those before are at most |q| max |k|: [B, Hq, Sq, 1]."""
         q, k = (np.linalg.norm(values_of(x), axis=-1, keepdims=True) for x in (self.q, self.k))
+        j = np.arange(self.Sk)[:, None]
+        k = np.where((self.sequences.first_keys <= j) & (j < self.sequences.end_keys), k, 0.0)
+        q = np.where(np.arange(self.Sq)[:, None] < self.sequences.used_queries, q, 0.0)
         k = k[:, self.map_kv_head()].max(axis=2, keepdims=True, initial=0.0)
         largest = q * k if self.pair_scores is None else np.abs(self.pair_scores).max(-1, keepdims=True, initial=0.0)
         scale = np.asarray(self.default_scale() if self.scale is None else self.scale, dtype=np.float64)

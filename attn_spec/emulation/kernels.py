@@ -31,7 +31,13 @@ SUPPORTS = (
     *("scale", "causal", "causal_alignment", "window", "mask", *ADDED, *BENDS),
     *("gqa", "dv", "cross", "empty", "lse", "mask_of_two_axes"),
 )
-CONVENTIONS = {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True}
+CONVENTIONS = {
+    "empty_row": "zero",
+    "masked_nonfinite": "excluded",
+    "batch_invariant": True,
+    "unused": "unread",
+    "unused_rows": "zero",
+}
 #: Options that are tensors.
 TENSORS = tuple(name for name, row in OPTIONS.items() if row.tensor)
 

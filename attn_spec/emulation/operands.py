@@ -23,6 +23,7 @@ from attn_spec.problem.options.option import SCORE
 
 from .arithmetic import Order
 from .matrix_products import MatrixProducts
+from .sequences import LENGTHS, sequences_of
 
 #: Parameters of scores that are evaluated beside operands, see ``problem.handled``.
 HANDLES = ("feature_epsilon",)
@@ -212,6 +213,9 @@ class Operands:
             aligned = {"causal_alignment": options.get("causal_alignment", "top_left")}
             lengths = {"query_length": q.shape[2], "key_length": k.shape[2], "columns": q.shape[3]}
             used |= {name: values_of(x) for name, x in used.items() if OPTIONS[name].tensor}
+            if "rotary_query_positions" not in used and any(options.get(n) is not None for n in LENGTHS):
+                found = sequences_of(q.shape[2], k.shape[2], options)
+                used["rotary_query_positions"] = found.aligned_keys(q.shape[2], **aligned)
             self.p |= rotations(**lengths, **used, **aligned)
 
     def given(self, x: np.ndarray) -> Number:

@@ -7,7 +7,7 @@ rounding of every step (``arithmetic``).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from attn_spec.problem.options import OPTIONS
 from .arithmetic import Order
 from .matrix_products import MatrixProducts
 from .operands import Execution, Number
+from .sequences import LENGTHS, Sequences, sequences_of
 
 #: Terms that are added to a score and have a step here.
 ADDED = ("bias", "alibi_slopes")
@@ -33,6 +34,7 @@ EXECUTED = ("scale", *BENDS, *ADDED)
 HANDLES = (
     *("causal", "causal_alignment", "window", "mask", *EXECUTED, "pair_scores"),
     *("dropout_keep", "dropout_p", "dropout_seed"),
+    *LENGTHS,
 )
 
 
@@ -81,12 +83,17 @@ class Scores(MatrixProducts):
         )
         self.bias_dtype = "float64" if self.bias is None else of(options["bias"]).dtype_of(options["bias"])
         self.slopes = options.get("alibi_slopes")
+        self.sequences = self.read_sequences(options)
 
     # Reading
 
     def read(self, tensor: Any) -> Any:
         """Return the values of q, k or v."""
         return self.array(values_of(tensor))
+
+    def read_sequences(self, options: Mapping[str, Any]) -> Sequences:
+        """Return where the sequences of the call begin and end."""
+        return sequences_of(self.Sq, self.Sk, options)
 
     def broadcast(self, option: np.ndarray) -> np.ndarray:
         """Return a mask or bias as [B, Hq, Sq, Sk]."""
@@ -295,7 +302,7 @@ class Scores(MatrixProducts):
         return self.round(m * d, "alibi_terms")
 
     def slope_times(self, d: np.ndarray) -> Any:
-        """Return m d, [B, Hq, Sq, ..] for integers [Sq, ..]."""
+        """Return m d, [B, Hq, Sq, ..] for integers [Sq, ..] or [B, 1, Sq, ..]."""
         return self.times(self.alibi_slope(), self.of_integers(d), "score_accumulation")
 
     def alibi_slope(self) -> Any:
@@ -330,7 +337,7 @@ class Scores(MatrixProducts):
 
     def visible(self, cols: np.ndarray) -> np.ndarray:
         """Return which keys of the tile each query attends to, bool [B, Hq, Sq, tile]."""
-        seen = self.in_bounds(cols) & self.on_band(cols)
+        seen = self.in_bounds(cols) & self.on_band(cols) & self.in_sequence(cols)
         if self.mask is not None:
             seen = seen & (self.option_tile(self.mask, cols) != 0)
         if self.bias is not None:
@@ -340,13 +347,17 @@ class Scores(MatrixProducts):
     def in_bounds(self, cols: np.ndarray) -> np.ndarray:
         return cols < self.Sk
 
+    def in_sequence(self, cols: np.ndarray) -> np.ndarray:
+        """Return which keys of the tile belong to the sequence of each query, [1 or B, 1, 1 or Sq, tile]."""
+        of = self.sequences
+        return (of.first_keys <= cols) & (cols < of.end_keys) & (np.arange(self.Sq)[:, None] < of.used_queries)
+
     def diagonal(self) -> np.ndarray:
-        """Return the key that each query is aligned with, [Sq, 1]."""
-        offset = self.Sk - self.Sq if self.alignment == "bottom_right" else 0
-        return np.arange(self.Sq)[:, None] + offset
+        """Return the key that each query is aligned with, [Sq, 1], or [B, 1, Sq, 1] beside lengths of sequences."""
+        return self.sequences.aligned_keys(self.Sq, self.alignment)
 
     def on_band(self, cols: np.ndarray) -> np.ndarray:
-        """Return which keys the causal mask and the window leave visible, [Sq, tile]."""
+        """Return which keys the causal mask and the window leave visible, [Sq, tile] or [B, 1, Sq, tile]."""
         distance = cols - self.diagonal()
         left, right = self.window
         seen = np.full(distance.shape, fill_value=True)

@@ -26,6 +26,7 @@ from .kernels import SUPPORTS, emulate_both
 from .linear import SUPPORTS as LINEAR
 from .linear import LinearAttention, LinearGradients, StateAttention
 from .passes import Renormalized, TwoPasses
+from .sequences import LENGTHS
 from .split import NormalizedSplitAttention, RingAttention
 
 #: Contract fields without any freedom beyond rounding to the formats: elementary functions are accurate far below one
@@ -74,7 +75,7 @@ def _promoted(form: str, terms: int) -> dict[str, Any]:
     return {"inner_accumulation": form, "inner_terms": terms}
 
 
-_ALL = (*SUPPORTS, *DROPOUT, *BY_CHANCE)
+_ALL = (*SUPPORTS, *DROPOUT, *BY_CHANCE, *LENGTHS)
 _SCORES = named_by([replaces_score]) - named_by([weighs_linearly])
 _LINEAR: dict[str, Any] = {"supports": LINEAR, "always": ("feature_map",)}
 _KERNELS = (
@@ -93,7 +94,7 @@ _KERNELS = (
         dtypes=DTYPES,
         supports=_ALL,
     ),
-    emulate_both("base2", _BASE2, dtypes=_NOT_64),
+    emulate_both("base2", _BASE2, dtypes=_NOT_64, supports=(*SUPPORTS, *LENGTHS)),
     emulate_both(
         "other_scores",
         _BY_DTYPE,
@@ -104,7 +105,9 @@ _KERNELS = (
     emulate_both("toward_zero", replace(PRECISE, rounding="toward_zero"), dtypes=_NOT_64),
     emulate_both("flushed", replace(PRECISE, subnormals="flushed"), dtypes=("float32", "bfloat16")),
     emulate_both("lazy_rescale", replace(PRECISE, reference_slack=5.5), dtypes=_NOT_64),
-    emulate_both("one_key_tiles", PRECISE, Order(kv_tile=1), dtypes=("float32", "float16")),
+    emulate_both(
+        "one_key_tiles", PRECISE, Order(kv_tile=1), dtypes=("float32", "float16"), supports=(*SUPPORTS, *LENGTHS)
+    ),
     emulate_both(
         "worst_elementary", replace(PRECISE, exp_error=8.0, log_error=4.0, tanh_error=8.0), Order(inaccuracy=1.0)
     ),

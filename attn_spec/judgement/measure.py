@@ -19,6 +19,7 @@ from attn_spec.judgement.best_reading import best
 from attn_spec.numbers import bits
 from attn_spec.problem.conventions import DEFAULTS, OPEN, Conventions
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.used_places import used_places
 
 
 @dataclass(frozen=True)
@@ -114,31 +115,28 @@ class Judgement:
 
     def of_rows_with_keys(self) -> Judgement:
         """Return this judgement of output and LSE restricted to rows that see at least one key."""
-        sees = {"lse": ~self.problem.empty_rows, "output": ~self._blind_somewhere()[..., None]}
+        sees = {"lse": ~self.problem.blind_queries, "output": ~self._blind_somewhere()[..., None]}
         left = (
             (measurement, np.broadcast_to(sees[measurement.name], measurement.got.shape))
             for measurement in self.measurements
         )
-        parts = (
-            replace(
-                measurement,
-                measured=measurement.measured & at,
-                outside=measurement.outside & at,
-                asked=measurement.asked & at,
-            )
-            for measurement, at in left
-        )
-        return replace(self, measurements=tuple(parts))
+        return replace(self, measurements=tuple(_at(measurement, places) for measurement, places in left))
 
     def _blind_somewhere(self) -> np.ndarray:
         """Return the output rows [B, 1 or Hq, Sq] that see no key; in a layer, those in which any head sees none."""
-        empty = self.problem.empty_rows
+        empty = self.problem.blind_queries
         return np.any(empty, axis=1, keepdims=True) if self.problem.projects else empty
 
     @property
     def worst(self) -> Measurement:
         """Measurement of the quantity with the worst element."""
         return max(self.measurements, key=lambda measurement: (bool(measurement.outside.any()), measurement.ratio))
+
+
+def _at(measurement: Measurement, places: np.ndarray) -> Measurement:
+    """Return a measurement of the elements at some places, bool that broadcasts to its shape."""
+    fields = {name: getattr(measurement, name) & places for name in ("measured", "outside", "asked")}
+    return replace(measurement, **fields)
 
 
 @np.errstate(all="ignore")
@@ -154,8 +152,8 @@ def judge(
 
     ``problem`` may be an analysis of the problem, whose results are then reused. Neither quantity is required.
 
-    A convention that is left open leaves rows without keys unmeasured. If the contract leaves a choice open ("either"),
-    one choice has to explain output and LSE together.
+    A convention that is left open leaves rows without keys, or rows behind their sequence, unmeasured. If the contract
+    leaves a choice open ("either"), one choice has to explain output and LSE together.
     """
     known = problem if isinstance(problem, Analysis) else analysis_of(problem)
     choices = readings_of(contract, known.problem)
@@ -177,13 +175,15 @@ def _judge(
     """Judge an answer as :func:`judge` does, under a contract without alternatives."""
     problem, measurements = known.problem, []
     truth, bound = known.truth_and_bound(contract)
-    empty = problem.empty_rows
+    empty, there = problem.blind_queries, problem.there
     if output is not None:
         expected, allowed, inside = _with_empty_rows(known, contract, truth["output"], bound, conventions.empty_row)
+        decided = there | guard("rows behind their sequence are not measured", conventions.unused_rows == "zero", True)
+        inside, allowed = np.where(there, inside, decided), np.where(there[..., None], allowed, 0.0)
         measured = np.broadcast_to(
             guard("rows outside the domain are not measured", inside[..., None], True), output.shape
         )
-        asked = np.broadcast_to((~_undecided(problem, conventions.empty_row))[..., None], output.shape)
+        asked = np.broadcast_to((decided & ~_undecided(problem, conventions.empty_row))[..., None], output.shape)
         measurements.append(
             _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured, asked=asked)
         )
@@ -198,6 +198,7 @@ def _judge(
             | (bound.empty_in_domain & guard("an undeclared log-sum-exp of no keys is not measured", decided, True)),
             ~empty | guard("rows whose log-sum-exp no convention decides are not asked for", decided, True),
         )
+        measured, asked = measured & there, asked & there
         measurements.append(
             _measure("lse", contract.lse, lse, truth=expected, allowed=allowed, measured=measured, asked=asked)
         )
@@ -211,16 +212,22 @@ def judge_gradients(
     cotangent: np.ndarray,
     found: Mapping[str, np.ndarray],
     lse_cotangent: np.ndarray | None = None,
+    *,
+    conventions: Conventions = DEFAULTS,
 ) -> Judgement:
     """Compare exact values of "dq", "dk", "dv", "dbias" with the truth for dO = ``cotangent``, dL = ``lse_cotangent``.
 
     Queries that see no key are constants, by the convention "zero". Under another convention the caller must avoid
-    them.
+    them. Gradients of queries and keys that are not there are measured if the convention ``unused_rows`` is "zero".
     """
     known = gradient_analysis_of(problem, cotangent, lse_cotangent)
+    is_open = problem.has_lengths and conventions.unused_rows == OPEN
+    used = {name: used_places(problem, name, x.shape) for name, x in found.items()} if is_open else {}
 
     def judged(reading: ResolvedContract) -> Judgement:
-        return measured_gradients(problem, reading, found, *known.truth_and_bound(reading, *found))
+        of_all = measured_gradients(problem, reading, found, *known.truth_and_bound(reading, *found))
+        parts = tuple(_at(one, used[one.name]) if one.name in used else one for one in of_all.measurements)
+        return replace(of_all, measurements=parts)
 
     return _best(judged, gradient_readings_of(contract, problem))
 
@@ -258,7 +265,7 @@ def _with_empty_rows(
     problem = known.problem
     if problem.projects:
         return _with_empty_heads(known, contract, truth, bound, empty_row)
-    empty = np.broadcast_to(problem.empty_rows[..., None], truth.value.shape)
+    empty = np.broadcast_to(problem.blind_queries[..., None], truth.value.shape)
     allowed = bound.allowed["output"]
     inside = bound.in_domain | guard("rows that see no key are measured", bound.empty_in_domain, False)
     if empty_row == OPEN:
@@ -268,13 +275,14 @@ def _with_empty_rows(
     if empty_row == "nan":
         return replace(truth, value=np.where(empty, np.nan, truth.value)), np.where(empty, 0.0, allowed), inside
     mean, mean_bound = known.of_equal_scores.truth_and_bound(contract)
+    decided = ~_undecided(problem, empty_row)
     fields = {
         name: np.where(empty, getattr(mean["output"], name), getattr(truth, name))
         for name in ("value", "low", "radius")
     }
     inside = np.where(
-        problem.empty_rows,
-        guard("a mean of V in such rows is measured", mean_bound.in_domain & bound.empty_in_domain, False),
+        problem.blind_queries,
+        guard("a mean of V in such rows is measured", mean_bound.in_domain & bound.empty_in_domain & decided, False),
         bound.in_domain,
     )
     return (
@@ -294,7 +302,7 @@ def _with_empty_heads(
     not measured.
     """
     allowed, inside = bound.allowed["output"], bound.domain_of("output")
-    some, every = np.any(known.problem.empty_rows, axis=1, keepdims=True), known.problem.empty_output_rows
+    some, every = np.any(known.problem.blind_queries, axis=1, keepdims=True), known.problem.empty_output_rows
     if empty_row == "zero" or not some.any():
         return truth, allowed, inside
     if empty_row == OPEN:
@@ -308,7 +316,7 @@ def _with_empty_heads(
         name: np.where(whole, getattr(mean["output"], name), getattr(truth, name))
         for name in ("value", "low", "radius")
     }
-    inside = inside & np.where(every, mean_bound.domain_of("output"), ~some)
+    inside = inside & np.where(every, mean_bound.domain_of("output") & ~_undecided(known.problem, empty_row), ~some)
     return Enclosed(**fields), np.where(whole, mean_bound.allowed["output"], allowed), inside
 
 
@@ -335,15 +343,19 @@ def _in_base(
 def _undecided(problem: Problem, empty_row: str) -> np.ndarray:
     """Return the output rows [B, 1 or Hq, Sq] whose answer no convention decides; in a layer a row counts for any head.
 
-    The mean of a layer's head cannot be separated from the output of the heads that see keys.
+    The mean of a layer's head cannot be separated from the output of the heads that see keys. A mean of V may be that
+    of the sequence's keys or of all keys of the tensor, if these differ.
     """
-    empty, every = problem.empty_rows, problem.empty_output_rows
+    empty, every = problem.blind_queries, problem.empty_output_rows
+    has_others = (~problem.keys_there).any(axis=-1, keepdims=True) & (empty_row == "mean_of_v")
     if problem.projects:
         some = np.any(empty, axis=1, keepdims=True)
-        return {"zero": np.zeros(some.shape, dtype=bool), OPEN: some, "mean_of_v": some & ~every}.get(
-            empty_row, np.zeros(some.shape, dtype=bool)
-        )
-    return empty & guard("rows whose output no convention decides are not asked for", empty_row == OPEN, False)
+        nothing = np.zeros(some.shape, dtype=bool)
+        return {OPEN: some, "mean_of_v": some & (~every | has_others)}.get(empty_row, nothing)
+    undecided = has_others | guard(
+        "rows whose output no convention decides are not asked for", empty_row == OPEN, False
+    )
+    return empty & undecided
 
 
 def _measure(

@@ -67,7 +67,7 @@ def other_edges(problem: Problem) -> Iterator[Change]:
     if problem.mask is not None:
         yield "with its mask inverted", {"mask": ~problem.mask}
     for alignment in ALIGNMENTS:
-        if alignment != problem.causal_alignment and problem.query_length != problem.key_length:
+        if alignment != problem.causal_alignment and _has_corners(problem):
             yield f"with causal_alignment={alignment!r}", {"causal_alignment": alignment}
 
 
@@ -75,12 +75,17 @@ def with_diagonal(problem: Problem) -> Iterator[Change]:
     """Yield changes that mask later keys if the problem shows them: from either corner if the lengths differ."""
     if problem.causal:
         return
-    if problem.query_length == problem.key_length or problem.diagonal is not None:
+    if not _has_corners(problem) or problem.diagonal is not None:
         yield "with causal=True", {"causal": True}
         return
     for alignment in ALIGNMENTS:
         fields = {"causal": True, "causal_alignment": alignment}
         yield f"with causal=True, causal_alignment={alignment!r}", fields
+
+
+def _has_corners(problem: Problem) -> bool:
+    """Return whether the diagonals from both corners of some sequence differ."""
+    return bool((problem.end_keys - problem.used_queries != problem.first_keys).any())
 
 
 def _moved(edge: int | None, step: int) -> int | None:

@@ -113,7 +113,7 @@ class Call:
             given[name] = value if row.tensor is None else _exact(row, _at(row, value, at))
             if row.tensor is np.float64:
                 dtypes[name] = _dtype_of(value)
-        return Problem(q=q, k=k, v=v, dtypes=dtypes, **given)
+        return Problem(q=q, k=k, v=v, dtypes=dtypes, **given).cleared()
 
     def parts(self, answer: Mapping[str, Any]) -> Iterator[Part]:
         """Yield the heads one after the other, each with its part of an ``answer`` in views [B, Hq, Sq, ..]."""
@@ -133,7 +133,8 @@ def call(q: Any, k: Any, v: Any, *, presentation: str = "BHSD", **words: Any) ->
     """Read a call of attention. ``words`` are options under their own names or those of other libraries.
 
     A tensor of an option may lack leading axes, as in broadcasting: a mask [Sq, Sk], slopes [Hq]. If lengths differ and
-    an option counts from the diagonal, ``causal_alignment`` must be given. Raises :class:`CallError`.
+    an option counts from the diagonal, ``causal_alignment`` must be given, and so it must beside lengths of sequences.
+    Raises :class:`CallError`.
     """
     # `shape` of a tensor without values may raise an error of its library, so `tensor_of` comes first.
     q, k, v = (tensor_of(name, x) if hasattr(type(x), "shape") else x for name, x in (("q", q), ("k", k), ("v", v)))
@@ -143,7 +144,8 @@ def call(q: Any, k: Any, v: Any, *, presentation: str = "BHSD", **words: Any) ->
     dtype = _common_dtype(q=q, k=k, v=v)
     options = _options(words, {"B": q.shape[0], "H": q.shape[1], "Q": q.shape[2], "K": k.shape[2]})
     positional = [name for name in options if OPTIONS[name].positional and OPTIONS[name].relative]
-    if positional and q.shape[2] != k.shape[2] and "causal_alignment" not in words:
+    has_corners = q.shape[2] != k.shape[2] or any(OPTIONS[name].moves_diagonal for name in options)
+    if positional and has_corners and "causal_alignment" not in words:
         raise CallError(
             f"{positional[0]} of {q.shape[2]} queries and {k.shape[2]} keys needs causal_alignment=, the corner "
             f"in which the diagonal starts: {' or '.join(map(repr, ALIGNMENTS))}"

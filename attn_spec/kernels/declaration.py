@@ -253,6 +253,8 @@ def _check_limits(declared: Kernel) -> None:
     if limits.largest_position is not None and not _is_count(limits.largest_position):
         found = limits.largest_position
         raise KernelError(f"{declared.name}: largest_position must be a number of at least 1, not {found!r}")
+    if limits.least_keys != 0 and not _is_count(limits.least_keys):
+        raise KernelError(f"{declared.name}: least_keys must be a number of at least 0, not {limits.least_keys!r}")
     if not isinstance(limits.multiples, Mapping) or set(limits.multiples) - {"Q", "K"}:
         raise KernelError(f"{declared.name}: multiples must be of the axes 'Q' and 'K', not {limits.multiples!r}")
     if not all(map(_is_count, limits.multiples.values())):

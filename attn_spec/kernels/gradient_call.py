@@ -12,9 +12,11 @@ from attn_spec.judgement.long.blocks import blocks_of
 from attn_spec.judgement.long.gradient_blocks import GradientPart
 from attn_spec.kernels.call import Call, CallError, checked, tensor_of, with_all_axes
 from attn_spec.kernels.frameworks.framework import values_of
+from attn_spec.problem.conventions import DEFAULTS, OPEN, Conventions
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import BACKWARD, QUANTITIES
+from attn_spec.problem.used_places import used_places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,8 @@ class Pulled:
     cotangent: Any
     lse_cotangent: Any
     found: Mapping[str, Any]
+    #: Conventions of the call, which say whether gradients of queries and keys that are not there are 0.
+    conventions: Conventions
 
     @property
     def whole(self) -> bool:
@@ -53,11 +57,14 @@ class Pulled:
     def _part(self, problem: Problem, at: tuple[int, int], entry: slice, heads: slice, kv: slice) -> GradientPart:
         own = {"dq": heads, "dk": kv, "dv": kv}
         dL = self.lse_cotangent
+        found = {name: values_of(x[entry, own[name]] if name in own else x) for name, x in self.found.items()}
+        if self.conventions.unused_rows == OPEN:
+            found = {name: _used(problem, name, x) for name, x in found.items()}
         return GradientPart(
             problem,
-            values_of(self.cotangent[entry, heads]),
-            None if dL is None else values_of(dL[entry, heads]),
-            {name: values_of(x[entry, own[name]] if name in own else x) for name, x in self.found.items()},
+            _used(problem, "output", values_of(self.cotangent[entry, heads])),
+            None if dL is None else _used(problem, "lse", values_of(dL[entry, heads])),
+            found,
             at,
         )
 
@@ -67,14 +74,21 @@ class Pulled:
             for b, g in np.ndindex(*map(int, self.made.k.shape[:2])):
                 problem = self.made.whole() if self.made.layer else self.made.group(b, g)
                 for rows in blocks_of(problem, np.arange(problem.query_length), memory, 1):
-                    if problem.rows(rows).empty_rows.any():
+                    if problem.rows(rows).blind_queries.any():
                         raise CallError(
                             "a query sees no key, and its gradients depend on its output: pass "
                             "empty_row='zero' if that output is a constant, or leave such rows out"
                         )
 
 
-def pulled(made: Call, gradients: Mapping[str, Any], dout: Any, dlse: Any) -> Pulled:
+def _used(problem: Problem, name: str, x: np.ndarray) -> np.ndarray:
+    """Return a gradient, or a cotangent of the named quantity, with 0 where no query or key is."""
+    return np.where(used_places(problem, name, x.shape), x, 0.0) if problem.has_lengths else x
+
+
+def pulled(
+    made: Call, gradients: Mapping[str, Any], dout: Any, dlse: Any, conventions: Conventions = DEFAULTS
+) -> Pulled:
     """Read gradients by name: "dq", "dk", "dv", or "d" and the name of an option. Raises :class:`CallError`."""
     if not isinstance(gradients, Mapping):
         kind = type(gradients).__name__
@@ -98,6 +112,7 @@ def pulled(made: Call, gradients: Mapping[str, Any], dout: Any, dlse: Any) -> Pu
         cotangent=made.presentation.read("output", cotangent),
         lse_cotangent=dL,
         found=found,
+        conventions=conventions,
     )
 
 

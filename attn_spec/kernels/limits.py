@@ -21,10 +21,13 @@ class Limits:
     head_dims: tuple[int, ...] | None = None
     #: Required divisors of the query length ("Q") and of the key length ("K").
     multiples: Mapping[str, int] = field(default_factory=dict)
-    #: Query lengths; None is any. (1,) is a kernel for decoding.
+    #: Query lengths, of a call and of its sequences; None is any. (1,) is a kernel for decoding. A sequence may also
+    #: have no query.
     query_lengths: tuple[int, ...] | None = None
-    #: True if the key length must be at least the query length.
+    #: True if the key length must be at least the query length, of each sequence.
     keys_reach_queries: bool = False
+    #: Least number of keys of each sequence: 1 if a sequence without keys is never asked for.
+    least_keys: int = 0
     #: Largest position of ``rotary``, for instance the last row of a table of cosines; None is any.
     largest_position: int | None = None
     #: True if the scale must be above 0, as in a kernel that takes the maximum of unscaled scores.
@@ -42,6 +45,11 @@ class Limits:
     def takes_any_shape(self) -> bool:
         """True if no limit, but abilities alone, restrict the shapes."""
         return self.head_dims is None and self.query_lengths is None and self.step("QK") == 1
+
+    @property
+    def of_sequences(self) -> bool:
+        """True if a limit restricts the lengths of sequences."""
+        return self.query_lengths is not None or self.keys_reach_queries or self.least_keys > 0
 
     def refusal(self, problem: Problem) -> str:
         """Return why the kernel does not take the problem; an empty text if it does."""
@@ -70,10 +78,13 @@ class Limits:
         for axis, length in (("Q", Q), ("K", K)):
             if length % self.step(axis):
                 yield f"the length of {axis} must be a multiple of {self.step(axis)}"
-        if self.query_lengths is not None and Q not in self.query_lengths:
+        queries, keys = problem.used_queries, problem.end_keys - problem.first_keys
+        if self.query_lengths is not None and not {Q, *queries[queries > 0].tolist()} <= set(self.query_lengths):
             yield f"the number of queries must be among {self.query_lengths}"
-        if self.keys_reach_queries and K < Q:
+        if self.keys_reach_queries and (K < Q or (keys < queries).any()):
             yield "there must be a key for every query"
+        if keys.min(initial=self.least_keys) < self.least_keys:
+            yield f"each sequence must have at least {self.least_keys} keys"
         if self.largest_position is not None and largest_position(problem) > self.largest_position:
             yield f"positions must be at most {self.largest_position}"
         if self.positive_scale and problem.scale_value <= 0:

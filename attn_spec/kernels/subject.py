@@ -31,6 +31,7 @@ from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import DIFFERENTIABLE
 from attn_spec.problem.shape_spec import AskedShape
+from attn_spec.problem.used_places import used_places
 
 #: Context manager around a call, made from the seconds that the call may take.
 Guard = Callable[[float], AbstractContextManager[Any]]
@@ -39,7 +40,8 @@ Arrange = Callable[[Any], Any]
 #: Seconds that one kernel call may take, compilation included.
 CALL_LIMIT = 60.0
 
-#: Answer of a kernel as exact values by name: "output" [B, Hq, Sq, Dv] and, if it returns one, "lse" [B, Hq, Sq].
+#: Answer of a kernel as exact values by name: "output" [B, Hq, Sq, Dv] and, if it returns one, "lse" [B, Hq, Sq]. What
+#: a kernel returns for queries and keys that are not there is left out, unless a convention decides it.
 Answer = dict[str, bits.Values]
 
 
@@ -140,7 +142,14 @@ class Subject:
 
     def _whole(self, problem: Problem, answers: list[Answer]) -> Answer:
         names = ("output", "lse") if self.supports("lse") else ("output",)
-        return {name: self.presentation.whole(problem, name, [one[name] for one in answers]) for name in names}
+        found = {name: self.presentation.whole(problem, name, [one[name] for one in answers]) for name in names}
+        return {name: self._used(problem, name, x) for name, x in found.items()}
+
+    def _used(self, problem: Problem, name: str, x: bits.Values) -> bits.Values:
+        """Return a quantity with 0, or -inf for an LSE, where no query or key is and no convention decides."""
+        if not problem.has_lengths or (self.conventions.unused_rows == "zero" and name != "lse"):
+            return x
+        return np.where(used_places(problem, name, x.shape), x, -np.inf if name == "lse" else 0.0)
 
     def _answer(
         self, problem: Problem, handed: Handed, tensors: dict[str, Any], options: dict[str, Any], result: Any
@@ -192,7 +201,7 @@ class Subject:
             for name in names:
                 found[name].append(self._gradient(part, name, gradients.get(name)))
         whole = {f"d{name}": self.presentation.whole(problem, f"d{name}", parts) for name, parts in found.items()}
-        return self._whole(problem, answers), whole
+        return self._whole(problem, answers), {name: self._used(problem, name, x) for name, x in whole.items()}
 
     def _gradients(
         self, tensors: dict[str, Any], options: dict[str, Any], names: Sequence[str], cotangents: list[Any]

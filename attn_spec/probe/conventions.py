@@ -70,7 +70,10 @@ def _experiment(subject: Subject, row: Convention) -> tuple[str, Problem] | None
 
 
 def _problems(subject: Subject) -> Iterator[Problem]:
-    """Yield problems that the kernel takes: a plain one, one with more keys than queries, and two with empty rows."""
+    """Yield problems that the kernel takes.
+
+    They are a plain one, one with more keys than queries, two with empty rows, and one with a row that is not there.
+    """
     yield plain(subject.kernel, subject.dtype)
     if subject.supports("causal", "cross"):
         yield _of_unequal_lengths(subject, 5, 8)
@@ -78,6 +81,9 @@ def _problems(subject: Subject) -> Iterator[Problem]:
         yield with_an_empty_row(subject.kernel, subject.dtype)
     if subject.supports("causal", "cross"):
         yield _of_unequal_lengths(subject, 8, 5)
+    if subject.supports("seqused_q"):
+        problem = plain(subject.kernel, subject.dtype)
+        yield problem.replace(seqused_q=np.full((problem.batch, 1, 1, 1), problem.query_length - 1))
 
 
 def _of_unequal_lengths(subject: Subject, queries: int, keys: int) -> Problem:

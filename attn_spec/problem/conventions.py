@@ -76,7 +76,7 @@ def convention(**row: Any) -> Any:
 
 
 def _has_blind_queries(problem: Any) -> bool:
-    return bool(problem.empty_rows.any())
+    return bool(problem.blind_queries.any())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class Conventions:
         default="top_left",
         decides=("output", "lse"),
         is_option=True,
-        shows=lambda p: p.causal and p.query_length != p.key_length,
+        shows=lambda p: p.causal and bool((p.end_keys - p.used_queries != p.first_keys).any()),
     )
     empty_row: str = convention(
         says="Output of a query that sees no key.",
@@ -125,6 +125,20 @@ class Conventions:
         says="Whether Inf or NaN in a hidden key or value is kept out of the result.",
         choices={"excluded": "the result is that of finite numbers in its place", "may_leak": "the result may be NaN"},
         default="may_leak",
+    )
+    unused: str = convention(
+        says="What may lie where no query or key of a sequence is: behind the lengths of a batch entry.",
+        choices={"finite": "finite numbers, as in memory that is cleared", "unread": "anything, NaN and Inf included"},
+        default="finite",
+        shows=lambda p: p.has_lengths,
+    )
+    unused_rows: str = convention(
+        says="Output of rows behind their sequence, and gradients of queries and keys that are not there.",
+        choices={OPEN: "any number", "zero": "0"},
+        default=OPEN,
+        decides=("output",),
+        without_keys=True,
+        shows=lambda p: p.has_lengths and not p.there.all(),
     )
     deterministic: bool = convention(
         says="Whether two equal calls agree bit for bit.",

@@ -8,6 +8,7 @@ for every batch entry and head.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from attn_spec.problem import masks
 Shape = tuple[int, int, int, int]
 #: Function (rng, shape) -> array of that shape, or broadcastable to it; the axes are batch, query head, query, key.
 Pattern = Callable[[np.random.Generator, Shape], np.ndarray]
+#: Function (rng, shape, most) -> integers from 0 to ``most``, the length of an axis, one for each batch entry.
+LengthPattern = Callable[[np.random.Generator, Shape, int], np.ndarray]
 
 #: Broadcasts that callers use and that kernels get wrong one by one, by the axes of the whole tensor.
 BROADCASTS = {
@@ -25,6 +28,7 @@ BROADCASTS = {
     "BH11": ("1111", "1H11", "BH11"),
     "BHAD": ("11AD", "1HAD", "BHAD"),
     "BH1A": ("111A", "1H1A", "BH1A"),
+    "B111": ("B111",),
     "B1Q1": ("11Q1", "B1Q1"),
     "B11K": ("111K", "B11K"),
 }
@@ -227,6 +231,44 @@ def _tree(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     return np.cumsum(rng.random(shape) < 0.5, axis=2 if shape[3] == 1 else 3)
 
 
+def _last_shorter(rng: np.random.Generator, shape: Shape, most: int) -> np.ndarray:  # noqa: ARG001 - a LengthPattern
+    """Return whole lengths, but half of one for the last batch entry."""
+    entry = np.arange(shape[0]).reshape(-1, 1, 1, 1)
+    return np.where(entry == shape[0] - 1, most // 2, most)
+
+
+def _at_edges(rng: np.random.Generator, shape: Shape, most: int) -> np.ndarray:
+    """Return multiples of 16, or one more or less."""
+    edges = 16 * rng.integers(0, most // 16, size=shape, endpoint=True) + rng.integers(-1, 2, size=shape)
+    return np.clip(edges, 0, most)
+
+
+def _but_one(rng: np.random.Generator, shape: Shape, most: int) -> np.ndarray:
+    """Return whole lengths, but a shorter one for one random batch entry."""
+    lengths = np.full(shape, most)
+    if lengths.size:
+        lengths.flat[rng.integers(lengths.size)] = rng.integers(0, max(most, 1))
+    return lengths
+
+
+def _some_empty(rng: np.random.Generator, shape: Shape, most: int) -> np.ndarray:
+    """Return random lengths, about half of which are 0."""
+    return np.where(rng.random(shape) < 0.4, 0, rng.integers(0, most, size=shape, endpoint=True))
+
+
+#: Patterns of lengths of sequences, from plain to wild.
+LENGTHS: dict[str, LengthPattern] = {
+    "full": lambda rng, shape, most: np.full(shape, most),
+    "one_less": lambda rng, shape, most: np.full(shape, max(most - 1, 0)),
+    "last_shorter": _last_shorter,
+    "ragged": lambda rng, shape, most: rng.integers(min(most, 1), most, size=shape, endpoint=True),
+    "edges": _at_edges,
+    "but_one": _but_one,
+    "some_empty": _some_empty,
+    "one_each": lambda rng, shape, most: np.full(shape, min(most, 1)),
+    "none": lambda rng, shape, most: np.zeros(shape),
+}
+
 #: Largest position: float32 represents every integer up to it.
 FARTHEST = 2**24
 
@@ -244,7 +286,7 @@ POSITIONS: dict[str, Pattern] = {
 }
 
 
-def is_known(name: str, patterns: Mapping[str, Pattern], axes: str = "BHQK") -> bool:
+def is_known(name: str, patterns: Mapping[str, Any], axes: str = "BHQK") -> bool:
     """Return whether ``name`` is a pattern with a valid broadcast of these axes, or with none."""
     stem, at, letters = name.partition("@")
     valid = len(letters) == 4 and all(letter in "1" + axis for letter, axis in zip(letters, axes, strict=True))
@@ -256,12 +298,12 @@ def spread(known: Iterable[str], axes: str = "BHQK") -> tuple[str, ...]:
     return tuple(f"{name}@{kept}" for name in known for kept in BROADCASTS[axes])
 
 
-def made(known: Mapping[str, Pattern], name: str, rng: np.random.Generator, shape: Shape) -> np.ndarray:
+def made(known: Mapping[str, Any], name: str, rng: np.random.Generator, shape: Shape, *most: int) -> np.ndarray:
     """Return the named pattern as a tensor, not rounded; axes of length 1 are those that the name broadcasts.
 
-    ``shape`` is the shape without broadcasts.
+    ``shape`` is the shape without broadcasts. ``most`` is given for patterns of lengths, see ``LengthPattern``.
     """
     stem, _, letters = name.partition("@")
     batch, heads, rows, columns = (1 if x == "1" else n for x, n in zip(letters or "11QK", shape, strict=True))
     reduced = (batch, heads, rows, columns)
-    return np.broadcast_to(known[stem](rng, reduced), reduced)
+    return np.broadcast_to(known[stem](rng, reduced, *most), reduced)

@@ -12,12 +12,12 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from attn_spec.numbers import bits
-from attn_spec.problem import masks
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.dtypes import INPUTS, Dtypes, dtype_of, simplified, with_dtypes
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import ADDEND, MASK
-from attn_spec.problem.shapes import Shapes
+from attn_spec.problem.sequences import Sequences
+from attn_spec.problem.used_places import used_places
 from attn_spec.problem.validation import ProblemError, check_arrays, check_dtypes, check_options
 
 
@@ -28,7 +28,7 @@ class Recipe(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Problem(Shapes):
+class Problem(Sequences):
     """One attention input: scores as :class:`Options` defines them, then softmax over the keys.
 
     In a layer q, k and v have one head, from which projections make the heads. Arrays hold exact values as float64 (see
@@ -37,9 +37,6 @@ class Problem(Shapes):
 
     #: Dtype in which a kernel receives all tensors, or dtypes by name: ``{"qkv": "float16", "bias": "float32"}``.
     dtypes: Dtypes = "float32"
-    #: Index of the key that each query is aligned with, int64 [Sq], if the queries are some rows of a longer problem.
-    #: No kernel receives it. None: all rows, aligned as ``causal_alignment`` says.
-    diagonal: np.ndarray | None = None
     #: Origin of the problem, for a short repr; None if it is unknown.
     recipe: Recipe | None = None
 
@@ -72,19 +69,6 @@ class Problem(Shapes):
                 seen &= row.sees(self)
         return seen
 
-    @property
-    def aligned_keys(self) -> np.ndarray:
-        """Index of the key that each query is aligned with, integers [Sq]."""
-        if self.diagonal is not None:
-            return self.diagonal
-        first = masks.diagonal_offset(self.causal_alignment, self.query_length, self.key_length)
-        return np.arange(first, first + self.query_length)
-
-    @cached_property
-    def distances(self) -> np.ndarray:
-        """Distance of each key from the key that the query is aligned with, integers [Sq, Sk]."""
-        return np.arange(self.key_length) - self.aligned_keys[:, None]
-
     @cached_property
     def has_addends(self) -> bool:
         """True if an option adds to the score of each pair of query and key a number of its own."""
@@ -103,8 +87,13 @@ class Problem(Shapes):
 
     @property
     def empty_rows(self) -> np.ndarray:
-        """Queries that attend to no key: bool [B, Hq, Sq]."""
+        """Rows that attend to no key, of queries that are there or not: bool [B, Hq, Sq]."""
         return np.logical_not(self.visible.any(axis=-1))
+
+    @property
+    def blind_queries(self) -> np.ndarray:
+        """Queries that are there and attend to no key, whose answer is a convention: bool [B, Hq, Sq]."""
+        return self.empty_rows if self.seqused_q is None else self.empty_rows & self.there
 
     @property
     def empty_output_rows(self) -> np.ndarray:
@@ -124,11 +113,15 @@ class Problem(Shapes):
         ("K").
 
         ``index`` picks them, in any order; every tensor that has the axis follows. For a layer "H" picks heads, all of
-        which read the same q, k and v. Options that depend on a position are left unchanged. The caller must know
-        whether they still mean the same.
+        which read the same q, k and v. Options that depend on a position are left unchanged. Lengths become the number
+        of picked places that were counted. The caller must know whether these options still mean the same.
         """
         index = np.asarray(index, dtype=np.intp)
-        moved = {"diagonal": self.diagonal[index]} if axis == "Q" and self.diagonal is not None else {}
+        moved = {}
+        if self.diagonal is not None and axis == "Q":
+            moved["diagonal"] = self.diagonal[..., index]
+        elif self.diagonal is not None and axis == "B" and self.diagonal.ndim > 1:
+            moved["diagonal"] = self.diagonal[index]
         grouped = axis == "H" and not self.projects
         places = (index[:, None] * self.group + np.arange(self.group)).ravel() if grouped else index
         return self._taken(axis, index, places, **moved)
@@ -152,6 +145,8 @@ class Problem(Shapes):
             tensor = getattr(self, name) if row.tensor else None
             if tensor is not None and row.axes[at] == axis and tensor.shape[at] != 1:
                 changes[name] = np.take(tensor, places, at)
+            elif tensor is not None and row.up_to == axis:
+                changes[name] = (index < tensor).sum(axis=-1, keepdims=True)
         return self._of_parts(changes)
 
     def _of_parts(self, parts: dict[str, np.ndarray]) -> Self:
@@ -164,26 +159,50 @@ class Problem(Shapes):
         object.__setattr__(made, "recipe", None)
         return made
 
+    def cleared(self) -> Self:
+        """Return the same problem with 0 in q, k and v where no query or key is: its answer is the same."""
+        if not self.has_lengths:
+            return self
+        inputs = {name: getattr(self, name) for name in "qkv"}
+        return self.replace(**{n: np.where(used_places(self, n, x.shape), x, 0.0) for n, x in inputs.items()})
+
+    def sequence(self, entry: int) -> Self:
+        """Return the problem of one batch entry with the queries and keys that it has, without lengths."""
+        one = self.take("B", [entry])
+        if not one.has_lengths:
+            return one
+        keys = range(int(one.first_keys[0]), int(one.end_keys[0]))
+        cut = one.take("Q", range(int(one.used_queries[0]))).take("K", keys)
+        return cut.replace(**{name: row.off for name, row in OPTIONS.items() if row.moves_diagonal})
+
     def rows(self, index: Sequence[int] | np.ndarray) -> Self:
         """Return the problem of some queries with all keys; its answer is those rows of this problem's answer.
 
         ``index`` picks the queries, in any order. The ``diagonal`` of the result keeps the alignment of each query,
-        which :meth:`take` does not.
+        which :meth:`take` does not. Raises :class:`ProblemError` if a query that is not there is picked before one that
+        is, since lengths count the first queries.
         """
         index = np.asarray(index, dtype=np.intp)
-        return self._taken("Q", index, index, diagonal=self.aligned_keys[index])
+        there = self.there[..., index]
+        if (there[..., 1:] & ~there[..., :-1]).any():
+            raise ProblemError("rows that are there must be picked before rows behind their length, seqused_q")
+        return self._taken("Q", index, index, diagonal=self.aligned_keys[..., index])
 
     def merged(self, into: str) -> Self:
         """Return the same attention with every masking option written into one tensor, "mask" or "bias".
 
-        In a bias -inf masks a key. A problem that masks nothing, or only by that tensor, is returned unchanged.
+        In a bias -inf masks a key. A problem that masks nothing, or only by that tensor, is returned unchanged. Lengths
+        of sequences stay beside the tensor if another option counts from the diagonal that they move.
         """
         hiding = [name for name, row in OPTIONS.items() if row.kind == MASK and row.is_used(getattr(self, name))]
         if not set(hiding) - {into}:
             return self
         seen = functools.reduce(np.logical_and, (OPTIONS[name].sees(self) for name in hiding))  # type: ignore[misc]
         seen = seen.reshape((1,) * (4 - seen.ndim) + seen.shape)
-        changes: dict[str, Any] = {name: OPTIONS[name].off for name in hiding}
+        counts = [row for name, row in OPTIONS.items() if row.positional and row.kind != MASK]
+        stay = any(row.is_used(getattr(self, row.name)) for row in counts)
+        gone = [name for name in hiding if not (stay and OPTIONS[name].moves_diagonal)]
+        changes: dict[str, Any] = {name: OPTIONS[name].off for name in gone}
         if into == "mask":
             return self.replace(**{**changes, "mask": seen})
         bias = 0.0 if self.bias is None else self.bias

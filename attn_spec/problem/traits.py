@@ -24,6 +24,11 @@ def positional_absolutely(row: Option) -> bool:
     return row.positional and not row.relative
 
 
+def moves_diagonal(row: Option) -> bool:
+    """Return whether the option says where sequences begin or end, so that diagonals start elsewhere."""
+    return row.moves_diagonal
+
+
 def hides_keys(row: Option) -> bool:
     """Return whether the option may mask a key."""
     return row.sees is not None

@@ -44,8 +44,10 @@ def _check_diagonal(p: Any) -> None:
     """Raise :class:`ProblemError` unless the diagonal is None or has one int64 for each query."""
     if p.diagonal is None:
         return
-    if not isinstance(p.diagonal, np.ndarray) or p.diagonal.dtype != np.int64 or p.diagonal.shape != p.q.shape[2:3]:
-        raise ProblemError(f"diagonal must be an int64 array [Sq] = {p.q.shape[2:3]}, not {bits.described(p.diagonal)}")
+    shapes = (p.q.shape[2:3], (p.q.shape[0], p.q.shape[2]))
+    if not isinstance(p.diagonal, np.ndarray) or p.diagonal.dtype != np.int64 or p.diagonal.shape not in shapes:
+        wanted = f"[Sq] = {shapes[0]} or [B, Sq] = {shapes[1]}"
+        raise ProblemError(f"diagonal must be an int64 array {wanted}, not {bits.described(p.diagonal)}")
 
 
 def _check_projections(p: Any) -> None:
@@ -86,6 +88,5 @@ def _check_scores(p: Any) -> None:
     used = {name: row for name, row in OPTIONS.items() if row.is_used(getattr(p, name))}
     for name in scores:
         if apart := [other for other, row in used.items() if OPTIONS[name].excludes(row)]:
-            raise ProblemError(
-                f"{name} cannot be combined with {' and '.join(apart)}: its weights are no softmax; leave one out"
-            )
+            why = "its weights are no softmax" if not OPTIONS[name].exponential else "a layer has one length of queries"
+            raise ProblemError(f"{name} cannot be combined with {' and '.join(apart)}: {why}; leave one out")

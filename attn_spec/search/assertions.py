@@ -119,7 +119,7 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
     if named_by([replaces_score]) & subject.kernel.supports:
         found = found.filter(lambda problem: not has_unknown_operands(subject, problem))
     zero = subject.conventions.empty_row == "zero"
-    return found if zero else found.filter(lambda problem: not problem.empty_rows.any())
+    return found if zero else found.filter(lambda problem: not problem.blind_queries.any())
 
 
 def has_unknown_operands(subject: Subject, problem: Problem) -> bool:
@@ -140,13 +140,17 @@ def assert_gradients_within_bound(
     def judge(other: Problem) -> Judgement | None:
         inputs = [(x, getattr(other, name[1:])) for name, x in found.items()]
         same = all(x is not None and gradient.shape == x.shape for gradient, x in inputs)
-        return measure.judge_gradients(other, subject.contract, dO, found, dL) if same else None
+        return (
+            measure.judge_gradients(other, subject.contract, dO, found, dL, conventions=subject.conventions)
+            if same
+            else None
+        )
 
     def hints(_: Measurement) -> list[str]:
         contracts = gradient_contracts_that_hold(subject.contract, problem, dO, found, dL)
         return [*map(within, contracts), *right_for(problem, judge)]
 
-    judgement = measure.judge_gradients(problem, subject.contract, dO, found, dL)
+    judgement = measure.judge_gradients(problem, subject.contract, dO, found, dL, conventions=subject.conventions)
 
     def terms(measurement: Measurement) -> Sequence[BoundTerm]:
         return bound_terms.of_gradient(problem, judgement.contract, (dO, dL), measurement.name, measurement.worst)

@@ -11,6 +11,7 @@ from attn_spec.contract.readings import readings_of
 from attn_spec.contract.terms import guard
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.used_places import used_places
 from attn_spec.search.assertions import (
     assert_gradients_unchanged,
     assert_gradients_within_bound,
@@ -79,6 +80,53 @@ def assert_unseen_keys_reach_no_gradient(subject: Subject, problem: Problem, dO:
             assert_gradients_within_bound(subject, changed, dO, after)
 
 
+def assert_unused_places_have_no_influence(subject: Subject, problem: Problem) -> None:
+    """Raise :class:`Refutation` if what lies where no query or key of a sequence is changes the answer.
+
+    Queries, keys and values behind the lengths are rewritten: by other numbers, by those of another batch entry, and by
+    Inf and NaN if the convention ``unused`` is "unread". The answer must keep its bits, or stay within its bounds if
+    the kernel does not declare bits.
+    """
+    rng, before = randomness(problem), subject(problem)
+    rows = problem.there & (subject.conventions.empty_rows_are_constant | ~problem.empty_rows)
+    for what, changed in _with_other_unused(subject, problem, rng):
+        after = subject(changed)
+        if compares_bits(subject):
+            assert_unchanged(before, after, f"after {what} were written behind the sequences", rows)
+        assert_within_bound(subject, problem, after)
+
+
+def assert_unused_places_reach_no_gradient(subject: Subject, problem: Problem, dO: np.ndarray) -> None:
+    """Raise :class:`Refutation` if what lies where no query or key of a sequence is changes a gradient.
+
+    Queries, keys, values and dO behind the lengths are rewritten, as :func:`assert_unused_places_have_no_influence`
+    does. All gradients must stay within their bounds, and keep their bits if the kernel declares bits.
+    """
+    rng, before = randomness(problem), subject.gradients(problem, dO)
+    for what, changed in _with_other_unused(subject, problem, rng, _largest(subject, problem, dO)):
+        other = np.full(dO.shape, np.nan) if subject.conventions.unused == "unread" else -dO
+        after = subject.gradients(changed, np.where(problem.there[..., None], dO, other))
+        if compares_bits(subject):
+            assert_gradients_unchanged(before, after, f"after {what} were written behind the sequences")
+        assert_gradients_within_bound(subject, problem, dO, after)
+
+
+def _with_other_unused(
+    subject: Subject, problem: Problem, rng: np.random.Generator, largest_value: float = np.inf
+) -> Iterator[tuple[str, Problem]]:
+    """Yield problems with other contents behind the lengths, and what these are; the numbers overflow nothing."""
+    used = {name: used_places(problem, name, getattr(problem, name).shape) for name in "qkv"}
+    unread = subject.conventions.unused == "unread"
+    contents = list(_contents(subject, problem, rng, largest_value, nonfinite=unread))
+    contents.append(("numbers of another sequence", np.roll(problem.k, 1, 0), np.roll(problem.v, 1, 0)))
+    for what, k, v in contents:
+        q = np.full(problem.q.shape, np.nan) if np.isnan(k).any() else np.roll(problem.q, 1, 0)
+        written = {"q": q, "k": k, "v": v}
+        changed = problem.replace(**{n: np.where(used[n], getattr(problem, n), x) for n, x in written.items()})
+        if not has_unknown_operands(subject, changed):
+            yield what, changed
+
+
 def _hidden_from_one_query(problem: Problem, rng: np.random.Generator) -> np.ndarray:
     """Return the keys masked for one random query of each batch entry and kv head, if possible one with masked keys."""
     B, Hkv, G = problem.batch, problem.kv_heads, problem.group
@@ -89,9 +137,17 @@ def _hidden_from_one_query(problem: Problem, rng: np.random.Generator) -> np.nda
 
 
 def _contents(
-    subject: Subject, problem: Problem, rng: np.random.Generator, largest_value: float = np.inf
+    subject: Subject,
+    problem: Problem,
+    rng: np.random.Generator,
+    largest_value: float = np.inf,
+    *,
+    nonfinite: bool | None = None,
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield contents to write into masked keys and values: a name, K and V."""
+    """Yield contents to write into masked keys and values: a name, K and V.
+
+    Inf and NaN are among them if ``nonfinite`` is True, by default if the convention ``masked_nonfinite`` allows them.
+    """
     factor = np.prod([np.abs(x).sum(axis=-1).max(initial=1.0) for x in parameters_of(problem).values()])
     if problem.projects:  # values and cotangents pass projections too, by rows or by columns
         factor *= np.prod([np.abs(x).sum(axis=-2).max(initial=1.0) for x in parameters_of(problem).values()])
@@ -101,7 +157,7 @@ def _contents(
         k = min(size, largest_key) * rng.standard_normal(problem.k.shape).clip(-4, 4)
         v = min(size, largest_value) * rng.standard_normal(problem.v.shape).clip(-4, 4)
         yield what, bits.nearest(k, problem.dtype_of("k")), bits.nearest(v, problem.dtype_of("v"))
-    if subject.conventions.masked_nonfinite == "excluded":
+    if (subject.conventions.masked_nonfinite == "excluded") if nonfinite is None else nonfinite:
         choices = np.array([np.inf, -np.inf, np.nan])
         yield "Inf and NaN", rng.choice(choices, problem.k.shape), rng.choice(choices, problem.v.shape)
 

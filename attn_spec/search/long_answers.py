@@ -80,7 +80,12 @@ def assert_gradients_of_long_answer(
     keys = KeySample(_of_each(problem.batch * problem.kv_heads, KEYS))
     parts = gradient_parts_of(problem, dO, dict(found))
     judgement = judge_gradient_parts(
-        parts, subject.contract, sample=sample_of(problem), keys=keys, memory=long_problems.MEMORY // 2
+        parts,
+        subject.contract,
+        sample=sample_of(problem),
+        keys=keys,
+        memory=long_problems.MEMORY // 2,
+        conventions=subject.conventions,
     )
     return _assert_inside(subject, problem, judgement, (), in_part=True)
 
@@ -90,7 +95,7 @@ def sees_no_key(problem: Problem) -> bool:
     if not any(row.sees is not None and row.is_used(getattr(problem, name)) for name, row in OPTIONS.items()):
         return problem.key_length == 0
     every = np.arange(problem.query_length)
-    return any(problem.rows(rows).empty_rows.any() for rows in blocks_of(problem, every, long_problems.MEMORY, 1))
+    return any(problem.rows(rows).blind_queries.any() for rows in blocks_of(problem, every, long_problems.MEMORY, 1))
 
 
 def _assert_inside(

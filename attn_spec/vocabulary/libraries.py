@@ -26,6 +26,8 @@ class Library:
     mask: str = ""
     #: Meaning of a pair of window lengths; empty if the function takes none.
     window: str = ""
+    #: True if the function takes lengths of sequences.
+    takes_lengths: bool = False
     #: Conventions that the caller decides.
     left_open: frozenset[str] = frozenset()
     #: Kernel that is examined with these conventions.
@@ -37,6 +39,8 @@ class Library:
         """Return the value of one convention; empty if the library has none."""
         needs_lse = CONVENTIONS[name].decides == ("lse",)
         if name in self.left_open or (needs_lse and not self.returns_lse):
+            return ""
+        if name == "unused_rows" and not self.takes_lengths:
             return ""
         return str(getattr(self.conventions, name))
 
@@ -78,9 +82,10 @@ LIBRARIES = (
     Library(
         name="jax.nn.dot_product_attention",
         axes="BSHD",
-        conventions=Conventions(empty_row="mean_of_v", empty_lse="undeclared"),
+        conventions=Conventions(empty_row="mean_of_v", empty_lse="undeclared", unused_rows="zero"),
         returns_lse=True,
         mask=_ATTENDS,
+        takes_lengths=True,
         window="(left, right), both inclusive",
         kernel="jax_attention:library",
     ),

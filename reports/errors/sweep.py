@@ -151,7 +151,10 @@ def judge(subject: Subject, problem: Problem) -> tuple[Measurement, ...]:
         return forward
     dO = cotangents.cotangent(subject, problem)
     found = subject.gradients(problem, dO)
-    return forward + measure.judge_gradients(problem, subject.contract, dO, found).measurements
+    return (
+        forward
+        + measure.judge_gradients(problem, subject.contract, dO, found, conventions=subject.conventions).measurements
+    )
 
 
 def _unusual(agreed: Conventions) -> str:

@@ -12,8 +12,8 @@ from attn_spec.probe.options import AS_SPECIFIED, uses
 from attn_spec.problem.conventions import CONVENTIONS
 from attn_spec.search.preflight import preflight
 
-#: Conventions that an answer of finite numbers shows.
-NAMES = [name for name, row in CONVENTIONS.items() if row.decides]
+#: Conventions that an answer of finite numbers shows, of a kernel that takes no lengths.
+NAMES = [name for name, row in CONVENTIONS.items() if row.decides and name != "unused_rows"]
 TABLE = list(itertools.product(*(CONVENTIONS[name].telling for name in NAMES)))
 
 
@@ -49,6 +49,18 @@ def test_conventions_are_found(chosen):
     assert values == wanted, found
     for name, value in values.items():
         assert getattr(subject.conventions, name) == value
+
+
+@pytest.mark.parametrize(("rest", "found"), [(0.0, "zero"), (7.0, None)])
+def test_zeros_behind_a_sequence_are_found(rest, found):
+    def attention(q, k, v, *, seqused_q=None):
+        out, lse = known("top_left", "zero", "e", "-inf")(q, k, v)
+        if seqused_q is not None:
+            out = np.where(np.arange(q.shape[2])[:, None] < seqused_q, out, rest).astype(q.dtype)
+        return out, lse
+
+    _, findings = conventions(ready(attention))
+    assert {one.name: one.value for one in findings}["unused_rows"] == found
 
 
 def test_what_two_choices_explain_is_not_told_nor_what_none_does():

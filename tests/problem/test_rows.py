@@ -35,7 +35,7 @@ def test_rows_have_what_they_have_among_all(options):
     y = intermediates(rows)
 
     assert (rows.visible == problem.visible[:, :, ROWS]).all()
-    assert (rows.distances == problem.distances[ROWS]).all()
+    assert (rows.distances == problem.distances[:, :, ROWS]).all()
     for name in ("O", "L", "s"):
         np.testing.assert_allclose(getattr(y, name), getattr(x, name)[:, :, ROWS], rtol=1e-13, atol=1e-13)
     whole, part = (forward_bound(of, EAGER.at("float32")) for of in (x, y))
@@ -62,7 +62,9 @@ def test_a_kernel_is_not_given_rows_of_a_longer_problem():
 def test_a_diagonal_is_an_integer_for_each_query(diagonal):
     problem = Recipe(query_length=2, key_length=4).problem()
 
-    with pytest.raises(ProblemError, match=r"diagonal must be an int64 array \[Sq\] = \(2,\), not "):
+    with pytest.raises(
+        ProblemError, match=r"diagonal must be an int64 array \[Sq\] = \(2,\) or \[B, Sq\] = \(1, 2\), not "
+    ):
         problem.replace(diagonal=diagonal)
 
 

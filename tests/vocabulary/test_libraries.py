@@ -73,5 +73,11 @@ def test_jax_gives_the_mean_where_nothing_is_seen_and_both_ends_of_a_window_are_
     assert np.allclose(out[0, 1, 0], scores[1, 1:3].softmax(-1) @ values[1:3], atol=1e-6)
     assert np.allclose(lse[0, 1, 0], scores[1, 1:3].logsumexp(-1))
     assert np.isfinite(lse).all()
-    assert [said.convention(name) for name in LIBRARY_CONVENTIONS] == ["top_left", "mean_of_v", "e", "undeclared"]
+    assert [said.convention(name) for name in LIBRARY_CONVENTIONS] == [
+        "top_left",
+        "mean_of_v",
+        "e",
+        "undeclared",
+        "zero",
+    ]
     assert (said.mask, said.window) == ("True attends", "(left, right), both inclusive")

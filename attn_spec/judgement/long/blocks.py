@@ -219,9 +219,13 @@ def problem_of(parts: Sequence[Any] | Callable[[], Iterator[Any]]) -> Problem | 
 def _judged(parts: Iterator[Part], contract: ResolvedContract, sample: RowSample | None, **how: Any) -> RowJudgement:
     found = RowJudgement(contract=contract)
     for number, part in enumerate(parts):
-        n = part.problem.query_length
-        chosen = Sampled(np.arange(n), n, n) if sample is None else sample.of(part.problem, number, part.lse)
+        there, behind = (np.flatnonzero(x) for x in (part.problem.there[0, 0], ~part.problem.there[0, 0]))
+        n = len(there)
+        lse = None if part.lse is None else part.lse[:n]
+        chosen = Sampled(there, n, n) if sample is None else sample.of(_first(part.problem, n), number, lse)
         heads = 1 if part.problem.projects else part.problem.query_heads
+        if how["conventions"].unused_rows == "zero" and len(behind):
+            _add_unused(found, part, behind, how["conventions"])
         found.of += heads * n
         arrays = GLANCE if is_plain(part.problem) else THEOREMS
         for block in blocks_of(part.problem, chosen.index, how["memory"], arrays):
@@ -230,6 +234,25 @@ def _judged(parts: Iterator[Part], contract: ResolvedContract, sample: RowSample
                 found.rows += heads * len(block)
         found.drawn += chosen.drawn
     return found
+
+
+def _first(problem: Problem, count: int) -> Problem:
+    """Return the problem of the first queries, those that are there."""
+    return problem if count == problem.query_length else problem.rows(np.arange(count))
+
+
+def _add_unused(found: RowJudgement, part: Part, rows: np.ndarray, conventions: Conventions) -> None:
+    """Judge rows behind the length of their sequence, which must be 0; no key takes part."""
+    answer = {name: x for name, x in part.answer(rows).items() if name == "output"}
+    judgement = judge(
+        Analysis(part.problem.rows(rows).take("K", [])), found.contract, **answer, conventions=conventions
+    )
+    for name, values in answer.items():
+        tally = found.tallies.setdefault(name, Tally(name=name))
+        tally.elements += values.size
+        tally.add(judgement, part.at, rows)
+    found.of, found.rows = found.of + len(rows), found.rows + len(rows)
+    found.decided += len(rows)
 
 
 def _add(

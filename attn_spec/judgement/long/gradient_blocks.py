@@ -33,10 +33,11 @@ from attn_spec.judgement.long.gradient_groups import (
     is_sharp,
     worked_through,
 )
-from attn_spec.judgement.long.gradient_parts import GradientPart, first_head, is_additive, one_group
+from attn_spec.judgement.long.gradient_parts import GradientPart, first_head, is_additive, of_first_queries, one_group
 from attn_spec.judgement.long.key_sample import KeySample
 from attn_spec.judgement.long.row_sample import TOLD, RowSample, Sampled, chance, missed
 from attn_spec.judgement.measure import Judgement, judge_gradients, measured_gradients
+from attn_spec.problem.conventions import DEFAULTS, Conventions
 from attn_spec.problem.problem import Problem
 
 #: Largest factor by which a problem that is judged in one piece may exceed the allowed memory.
@@ -79,6 +80,7 @@ def judge_gradient_parts(
     sample: RowSample | None = None,
     keys: KeySample | None = None,
     memory: int = MEMORY,
+    conventions: Conventions = DEFAULTS,
 ) -> GradientJudgement:
     """Compare gradients with the truth, under a resolved contract.
 
@@ -87,13 +89,13 @@ def judge_gradient_parts(
     domain is that of the sampled rows.
 
     ``memory`` is about the number of bytes held at a time, beside the parts and arrays as large as their gradients.
-    ``parts`` are asked for once for each reading. If the contract leaves a choice open, one choice has to explain all
-    parts. The judgement of a refuted answer ends with the part that has ENOUGH rows. Raises
-    :class:`MemoryExceededError`.
+    ``conventions`` say whether gradients of queries and keys that are not there are judged. ``parts`` are asked for
+    once for each reading. If the contract leaves a choice open, one choice has to explain all parts. The judgement of a
+    refuted answer ends with the part that has ENOUGH rows. Raises :class:`MemoryExceededError`.
     """
 
     def judged(reading: ResolvedContract) -> GradientJudgement:
-        judging = _Judging(GradientJudgement(contract=reading), sample, keys, memory)
+        judging = _Judging(GradientJudgement(contract=reading), sample, keys, memory, conventions)
         for part in parts() if callable(parts) else parts:
             judging.add(part)
         return judging.judgement
@@ -109,13 +111,18 @@ class _Judging:
     sample: RowSample | None
     sampled: KeySample | None
     memory: int
+    conventions: Conventions
     #: Number of query heads so far, which seeds the samples of rows.
     heads: int = 0
     #: Number of kv heads so far, which seeds the samples of keys.
     groups: int = 0
 
     def add(self, part: GradientPart) -> None:
-        problem, found = part.problem, self.judgement
+        there, found = part.problem.there, self.judgement
+        if part.problem.batch == 1 and not there.all():
+            self._add_unused(part, np.flatnonzero(~there[0, 0]))
+            part = of_first_queries(part, int(there.sum()))
+        problem = part.problem
         found.of += problem.q[..., 0].size
         found.of_keys += problem.k[..., 0].size
         if found.refuted and found.decided >= ENOUGH:
@@ -129,6 +136,15 @@ class _Judging:
         if bias is not None:
             self._add_bias(part, bias)
 
+    def _add_unused(self, part: GradientPart, rows: np.ndarray) -> None:
+        """Judge dQ in rows behind the length of their sequence, which must be 0 if that is declared."""
+        if "dq" not in part.found or self.conventions.unused_rows != "zero":
+            return
+        problem, found = part.problem.rows(rows).take("K", []), {"dq": part.found["dq"][:, :, rows]}
+        none = np.zeros(problem.output_shape)
+        judgement = judge_gradients(problem, self.judgement.contract, none, found, conventions=self.conventions)
+        self._count(judgement, "dq", (part.at[0], first_head(part)), rows)
+
     def _whole(self, part: GradientPart) -> None:
         """Judge a part in one piece, as a problem that is not long."""
         problem, found = part.problem, self.judgement
@@ -139,7 +155,8 @@ class _Judging:
                 f"piece, which takes about {needed / 2**20:,.0f} MiB, not {self.memory / 2**20:,.3g} MiB: their scores "
                 "are no products of q and k, or float64 is too coarse for their contract; allow more memory"
             )
-        judgement = judge_gradients(problem, found.contract, part.cotangent, part.found, part.lse_cotangent)
+        given = (part.cotangent, part.found, part.lse_cotangent)
+        judgement = judge_gradients(problem, found.contract, *given, conventions=self.conventions)
         b, g = part.at
         for name, values in part.found.items():
             self._count(judgement, name, (b, first_head(part) if name == "dq" else g), np.arange(values.shape[2]))

@@ -52,6 +52,18 @@ def one_group(part: GradientPart, b: int, g: int) -> GradientPart:
     )
 
 
+def of_first_queries(part: GradientPart, count: int) -> GradientPart:
+    """Return a part of one batch entry with its first queries only; all keys stay."""
+    dL, rows = part.lse_cotangent, slice(count)
+    return GradientPart(
+        part.problem.take("Q", range(count)),
+        part.cotangent[:, :, rows],
+        None if dL is None else dL[:, :, rows],
+        {name: x[:, :, rows] if name == "dq" else x for name, x in part.found.items()},
+        part.at,
+    )
+
+
 def is_additive(problem: Problem) -> bool:
     """Return whether the gradients of a problem can be made of sums over blocks of rows."""
     return score_of(problem).plain and problem.feature_map is None and not problem.projects

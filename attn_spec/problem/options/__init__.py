@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from attn_spec.problem import masks
 from attn_spec.problem.options.dropout import Dropout
 from attn_spec.problem.options.layer import Layer
+from attn_spec.problem.options.lengths import Lengths
 from attn_spec.problem.options.linear import Linear
 from attn_spec.problem.options.masking import Masking
 from attn_spec.problem.options.option import CHOICE, Option
@@ -23,7 +24,7 @@ from attn_spec.problem.options.terms import Terms
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Options(Dropout, Linear, Layer, Rotary, Scores, Terms, Masking):
+class Options(Dropout, Linear, Layer, Rotary, Scores, Terms, Lengths, Masking):
     """All options of a problem; the fields of the last base come first.
 
     Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> - slope * distance -> mask``. Weights are the

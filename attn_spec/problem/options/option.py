@@ -10,7 +10,6 @@ import numpy as np
 
 from attn_spec.faults import with_article
 from attn_spec.numbers import bits
-from attn_spec.problem import patterns
 
 #: The shape [B, Hq, Sq, Sk] of an option's tensor.
 Shape = tuple[int, int, int, int]
@@ -75,6 +74,12 @@ class Option:
     positional: bool = False
     #: True if a positional option depends only on the distance of a key from the key that the query is aligned with.
     relative: bool = False
+    #: True if the option says where the queries or keys of a batch entry begin or end, so that the diagonal of other
+    #: options starts elsewhere.
+    moves_diagonal: bool = False
+    #: Axis, "Q" or "K", whose length the numbers of an integer tensor may reach; patterns of the tensor are told that
+    #: length. Empty for other options.
+    up_to: str = ""
     #: Value for one call that only shows whether the kernel takes the option, given the lengths of the axes. None means
     #: that no such call is made.
     plain: Callable[[Mapping[str, int]], Any] | None = None
@@ -84,8 +89,8 @@ class Option:
     #: Values that the search draws, plain to wild. For a tensor they are names of patterns, which a recipe holds
     #: instead.
     draws: tuple[Any, ...]
-    #: Patterns of the option's tensor by name.
-    patterns: Mapping[str, patterns.Pattern] = field(default_factory=dict)
+    #: Patterns of the option's tensor by name; those of an option with ``up_to`` are ``patterns.LengthPattern``.
+    patterns: Mapping[str, Any] = field(default_factory=dict)
     #: Relative frequency with which the search draws the option, beside other options and abilities. A PARAMETER is
     #: drawn with its option.
     weight: int = 2
@@ -102,11 +107,14 @@ class Option:
         return batch, heads, rows, columns
 
     def excludes(self, other: Option) -> bool:
-        """Return whether no problem uses both options: this one is a SCORE, and the other another SCORE or a term it
-        lacks.
+        """Return whether no problem uses both options.
+
+        This one is a SCORE. The other is another SCORE, a term that this one lacks, or for a layer a number of queries.
         """
         if self.kind != SCORE or self.name == other.name:
             return False
+        if self.projects_values and other.up_to == "Q":  # a layer adds b_O to every row of its output
+            return True
         return other.kind == SCORE or (not self.exponential and other.kind in (TERM, ADDEND, WEIGHT))
 
     @property
@@ -128,7 +136,7 @@ class Option:
             kind = np.dtype(self.tensor).name
             wanted = f"[{self.shape_text}] = {shape}"
             return f"must be {with_article(kind)} array broadcastable to {wanted}, not {bits.described(value)}"
-        if not self.accepts(value):
+        if not self.accepts(value) or (self.up_to and bool((value > lengths[self.up_to]).any())):
             return f"must not contain {self.wanted}"
         if self.tensor is np.float64 and not bits.is_representable(value, dtype):
             return f"has values that {dtype} cannot represent; round them with bits.nearest first"

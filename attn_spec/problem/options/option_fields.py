@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.problem import patterns, weight_patterns
-from attn_spec.problem.options.option import PARAMETER, SCORE, Option
+from attn_spec.problem.options.option import MASK, PARAMETER, SCORE, Option
 
 
 def option(off: Any = None, **row: Any) -> Any:
@@ -87,6 +87,26 @@ def positions(*, axes: str, **row: Any) -> Any:
         positional=True,
         draws=(*(None,) * len(names), *names),
         patterns=patterns.POSITIONS,
+        **row,
+    )
+
+
+def length(*, up_to: str, values: Any = patterns.LENGTHS, **row: Any) -> Any:
+    """Return a field for a place in the sequence of each batch entry, an integer tensor [B, 1, 1, 1].
+
+    Its numbers are from 0 to the length of the axis ``up_to``, and are drawn from the patterns ``values``.
+    """
+    return option(
+        kind=MASK,
+        wanted=f"a number below 0 or above S{up_to.lower()}",
+        accepts=lambda value: bool((value >= 0).all()),
+        tensor=np.int64,
+        axes="B111",
+        up_to=up_to,
+        positional=True,
+        moves_diagonal=True,
+        draws=patterns.spread(values, "B111"),
+        patterns=values,
         **row,
     )
 

@@ -238,7 +238,8 @@ class Recipe(Options):
         if row.tensor is None or value is None:
             return value
         shape = row.shape(self.lengths)
-        tensor = patterns.made(row.patterns, value, self._stream(name), shape).astype(row.tensor)
+        most = (self.lengths[row.up_to],) if row.up_to else ()
+        tensor = patterns.made(row.patterns, value, self._stream(name), shape, *most).astype(row.tensor)
         return self._rounded(name, tensor) if row.tensor is np.float64 else tensor
 
     def _rounded(self, name: str, x: np.ndarray) -> bits.Values:

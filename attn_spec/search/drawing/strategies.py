@@ -51,9 +51,9 @@ def often(plain: Any, wild: Sequence[Any], share: int = 3) -> SearchStrategy[Any
     return st.sampled_from([plain] * ((share - 1) * len(wild)) + list(wild))
 
 
-def named(known: Iterable[str]) -> SearchStrategy[str]:
-    """Draw the name of a mask or bias pattern with a broadcast."""
-    return st.sampled_from(patterns.spread(known))
+def named(known: Iterable[str], axes: str = "BHQK") -> SearchStrategy[str]:
+    """Draw the name of a pattern of a tensor with these axes, such as a mask or bias, with a broadcast."""
+    return st.sampled_from(patterns.spread(known, axes))
 
 
 # Strategies are built once, since Hypothesis spends more time on a new strategy than on a draw.
@@ -111,6 +111,8 @@ def problems(
     if at_a_size or where is not None:  # a filter that accepts everything would still change what Hypothesis draws
         recipe = recipe.filter(is_meant)
     drawn = recipe.map(lambda found: within_range(subject, found, fixed, backward=backward))
+    if subject.kernel.limits.of_sequences and any(subject.supports(row.name) for row in OPTIONS.values() if row.up_to):
+        drawn = drawn.filter(lambda problem: not subject.kernel.limits.refusal(problem))
     entrywise = not (needs or without or regimes or fixed or where or at_a_size) and _takes_any_problem(subject)
     return often(drawn, [tiny_problems(subject)], share=8).flatmap(lambda chosen: chosen) if entrywise else drawn
 

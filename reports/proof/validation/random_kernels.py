@@ -13,7 +13,7 @@ errors of elementary functions, larger tiles. What the emulation cannot execute 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,6 +46,7 @@ from .random_options import (
     drawn_dropout,
     drawn_dtypes,
     drawn_layer,
+    drawn_lengths,
     drawn_scores,
     drawn_weight_gradients,
     one_of,
@@ -120,15 +121,27 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     else:
         beside = (*scores, *dropout, *layer)
         beside = beside if executes.reference != "upper_bound" else tuple(set(beside) - _ADDITIVE)
+        lengths, unused = drawn_lengths(np.random.default_rng([seed, 9]))
+        beside, given["unused"] = (*beside, *lengths), unused
         kernel = _kernel(rng, f"random_{seed}", executes, order, beside=beside, option_dtypes=own, **given)
     return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
 
 
 def _kernel(
-    rng: np.random.Generator, name: str, executes: Contract, order: Order, *, beside: Sequence[str], **declared: Any
+    rng: np.random.Generator,
+    name: str,
+    executes: Contract,
+    order: Order,
+    *,
+    beside: Sequence[str],
+    unused: Mapping[str, str],
+    **declared: Any,
 ) -> Kernel:
-    """Make a kernel of that arithmetic, with drawn conventions and options, and the options of ``beside``."""
-    agreed = _conventions(rng)
+    """Make a kernel of that arithmetic, with drawn conventions and options, and the options of ``beside``.
+
+    ``unused`` are its conventions on what lies behind the lengths of sequences.
+    """
+    agreed = replace(_conventions(rng), **unused)
     presentation = one_of(rng, ("BHSD",) * 2 + ("BSHD",) * 4 + tuple(PRESENTATIONS))
     one_head, of_all_heads = PRESENTATIONS[presentation].of_one_head, {*named_by([projects]), "head_widths"}
     owned = {name: ABILITIES[name].of for name in SUPPORTS if name in ABILITIES and ABILITIES[name].of}

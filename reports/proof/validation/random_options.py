@@ -10,6 +10,7 @@ import numpy as np
 from attn_spec.contract.contract import Contract
 from attn_spec.emulation.dropout import BY_CHANCE, DROPOUT
 from attn_spec.emulation.operands import CHOICES
+from attn_spec.emulation.sequences import LENGTHS
 from attn_spec.numbers.formats import DTYPES, FORMATS
 from attn_spec.problem.options import OPTIONS, parameters
 
@@ -57,6 +58,12 @@ def drawn_dropout(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:
     """Draw the factor that dropout multiplies by 1 / (1 - p), and the options that a kernel with dropout declares."""
     multiplied = one_of(rng, ("weights", "probabilities", "values", "output", "gradients"))
     return multiplied, (*DROPOUT, *BY_CHANCE) if rng.random() < 0.4 else ()
+
+
+def drawn_lengths(rng: np.random.Generator) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Draw the lengths of sequences that a kernel takes, and its conventions on what lies behind them."""
+    taken = tuple(name for name in LENGTHS if rng.random() < 0.4)
+    return taken, {"unused": one_of(rng, ("finite", "unread")), "unused_rows": one_of(rng, ("undeclared", "zero"))}
 
 
 def drawn_layer(rng: np.random.Generator) -> tuple[list[str], dict[str, str], dict[str, str]]:

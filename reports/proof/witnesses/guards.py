@@ -59,6 +59,7 @@ def _problem(q: Any = ((0.0,),), v: Any = ((1.0,), (3.0,)), **options: Any) -> P
 
 #: The second of two queries sees no key; the mean of V is 2.
 _BLIND = _problem(((0.0,), (0.0,)), mask=np.array([[[[True, True], [False, False]]]]))
+_BEHIND = _problem(((0.0,), (0.0,)), seqused_q=np.ones((1, 1, 1, 1), dtype=np.int64))
 #: Scores beyond float16, which accumulates them.
 _OVERFLOWING = _problem(((2.0**16,),))
 #: Scores beyond float16 for the first of two queries.
@@ -184,6 +185,7 @@ _ROWS: dict[str, Callable[[], bool]] = {
         not _refuted(_problem(v=((7e4,), (7e4,))), math.inf, contract=replace(_FLOAT32, output="float16"))
     ),
     "gradients outside the domain are not measured": lambda: not _gradients_are_refuted(),
+    "rows behind their sequence are not measured": lambda: not _refuted(_BEHIND, 2.0, 7.0),
     "rows that see no key are measured": lambda: _refuted(_BLIND, 2.0, 1.0),
     "a mean of V in such rows is measured": lambda: _refuted(
         _BLIND, 2.0, 1.0, conventions=Conventions(empty_row="mean_of_v")

@@ -54,7 +54,7 @@ def test_the_first_value_of_a_convention_is_its_default():
 def test_a_library_without_a_convention_has_an_empty_cell():
     (line,) = (line for line in words.libraries().splitlines() if "Triton tutorial 06" in line)
 
-    assert line == "| `Triton tutorial 06` | BHSD | top\\_left |  | 2 |  |  |  |"
+    assert line == "| `Triton tutorial 06` | BHSD | top\\_left |  | 2 |  |  |  |  |"
 
 
 def test_the_command_line_has_every_command_with_its_options():

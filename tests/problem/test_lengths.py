@@ -1,0 +1,124 @@
+"""Lengths of sequences: what is there, where diagonals start, and which places belong to nothing."""
+
+import numpy as np
+import pytest
+
+from attn_spec.problem.problem import Problem
+from attn_spec.problem.used_places import used_places
+from attn_spec.problem.validation import ProblemError
+from attn_spec.search.drawing.regimes import Recipe
+
+SHAPE = {"batch": 3, "query_heads": 2, "kv_heads": 1, "query_length": 3, "key_length": 4, "head_dim": 2, "value_dim": 2}
+
+
+def lengths(*numbers):
+    return np.array(numbers).reshape(-1, 1, 1, 1)
+
+
+def made(**options) -> Problem:
+    return Recipe(**SHAPE).problem().replace(**options)
+
+
+def test_keys_behind_a_length_and_rows_that_are_not_there_are_hidden():
+    problem = made(seqused_q=lengths(3, 1, 0), seqused_k=lengths(4, 2, 0))
+
+    seen = problem.visible[:, 0]
+
+    assert seen[0].all()
+    assert seen[1].tolist() == [[True, True, False, False], [False] * 4, [False] * 4]
+    assert not seen[2].any()
+    assert problem.there[:, 0].tolist() == [[True] * 3, [True, False, False], [False] * 3]
+
+
+@pytest.mark.parametrize(
+    ("alignment", "first"), [("top_left", [0, 0, 0]), ("bottom_right", [1, 1, -3])], ids=["top_left", "bottom_right"]
+)
+def test_each_sequence_has_a_diagonal_of_its_own(alignment, first):
+    problem = made(causal=True, causal_alignment=alignment, seqused_q=lengths(3, 1, 3), seqused_k=lengths(4, 2, 0))
+
+    assert problem.aligned_keys[:, 0].tolist() == first
+    assert problem.distances.shape == (3, 1, 3, 4)
+
+
+def test_more_queries_than_keys_leave_blind_queries_before_the_diagonal_and_unused_rows_behind_it():
+    problem = made(causal=True, causal_alignment="bottom_right", seqused_q=lengths(3, 2, 3), seqused_k=lengths(1, 1, 4))
+
+    assert problem.blind_queries[:, 0].tolist() == [[True, True, False], [True, False, False], [False] * 3]
+    assert problem.empty_rows[1, 0].tolist() == [True, False, True]
+
+
+def test_a_sequence_is_the_problem_without_what_lies_behind_it():
+    problem = made(causal=True, causal_alignment="bottom_right", seqused_q=lengths(3, 2, 0), seqused_k=lengths(4, 3, 2))
+
+    alone = problem.sequence(1)
+
+    assert alone.q.shape == (1, 2, 2, 2)
+    assert alone.k.shape == (1, 1, 3, 2)
+    assert not alone.has_lengths
+    assert (alone.visible == problem.visible[1:2, :, :2, :3]).all()
+    assert problem.sequence(2).query_length == 0
+
+
+def test_rows_keep_their_diagonal_and_what_is_there():
+    problem = made(causal=True, causal_alignment="bottom_right", seqused_q=lengths(3, 2, 1), seqused_k=lengths(4, 3, 2))
+
+    some = problem.rows([1, 2])
+
+    assert (some.visible == problem.visible[:, :, 1:]).all()
+    assert (some.there == problem.there[..., 1:]).all()
+    with pytest.raises(ProblemError, match="rows that are there must be picked before"):
+        problem.rows([2, 1])
+
+
+@pytest.mark.parametrize("options", [{}, {"alibi_slopes": np.ones((1, 1, 1, 1))}, {"rotary": "half"}])
+def test_a_merged_mask_moves_no_other_diagonal(options):
+    problem = made(causal=True, causal_alignment="bottom_right", seqused_k=lengths(4, 2, 1), **options)
+
+    merged = problem.merged("mask")
+
+    assert (merged.visible == problem.visible).all()
+    assert merged.has_lengths == bool(options)
+    if options:
+        assert (merged.distances == problem.distances).all()
+
+
+def test_parts_of_a_batch_keep_their_lengths():
+    problem = made(seqused_q=lengths(3, 2, 1), seqused_k=lengths(4, 3, 2))
+
+    assert problem.take("B", [2, 0]).end_keys.tolist() == [2, 4]
+    assert problem.take("K", range(3)).end_keys.tolist() == [3, 3, 2]
+    assert Problem.from_json(problem.to_json()).digest_of_bits() == problem.digest_of_bits()
+
+
+def test_used_places_are_those_of_queries_and_keys_that_are_there():
+    problem = made(seqused_q=lengths(3, 1, 0), seqused_k=lengths(4, 2, 0))
+
+    assert used_places(problem, "dq", problem.q.shape)[1, 0, :, 0].tolist() == [True, False, False]
+    assert used_places(problem, "k", problem.k.shape)[1, 0, :, 0].tolist() == [True, True, False, False]
+    assert used_places(problem, "lse", (3, 2, 3))[0].all()
+    of_shared_bias = used_places(problem, "dbias", (1, 1, 1, 4))
+    assert of_shared_bias.all()  # the first sequence has every key
+    assert not problem.cleared().q[1, :, 1:].any()
+    assert (problem.cleared().q[0] == problem.q[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (lengths(5, 1, 1), "seqused_k must not contain a number below 0 or above Sk"),
+        (lengths(-1, 1, 1), "seqused_k must not contain a number below 0 or above Sk"),
+        (lengths(1, 1), r"seqused_k must be an int64 array broadcastable to \[B, 1, 1, 1\]"),
+    ],
+    ids=["too long", "negative", "too few"],
+)
+def test_lengths_that_no_sequence_has_are_refused(value, message):
+    with pytest.raises(ProblemError, match=message):
+        made(seqused_k=value)
+
+
+def test_a_layer_has_one_length_of_queries():
+    shape = {**SHAPE, "kv_heads": 1, "score_width": 2, "head_value_dim": 2, "output_width": 2}
+    weights = {f"{name}_projection": "normal" for name in ("query", "key", "value", "output")}
+
+    with pytest.raises(ProblemError, match="seqused_q: a layer has one length of queries; leave one out"):
+        Recipe(**shape, **weights, seqused_q="full@B111").problem()
