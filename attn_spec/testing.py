@@ -152,6 +152,8 @@ def assert_attention_gradients(
     _check_effort(memory, unjudged, seed)
     with call_errors():
         made = call(q, k, v, presentation=presentation, **words)
+        if dlse is not None and "sinks" in made.options and not conventions.sink_in_lse:
+            raise CallError("dlse must be that of a log-sum-exp with the sink; leave out dlse, or sink_in_lse=False")
         given = pulled(made, gradients, dout, dlse, conventions)
         if conventions.empty_row != "zero":
             given.check_rows(memory)

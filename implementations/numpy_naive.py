@@ -2,7 +2,7 @@
 
     s = scale q k^T          [B, Hq, Sq, Sk]
     s = softcap tanh(s / softcap) + bias
-    p = softmax(s)           over the keys that the query may attend
+    p = softmax(s)           over the keys that the query may attend, and a sink if there is one
     o = p v                  [B, Hq, Sq, Dv]
 
 s, p and o are each stored in the dtype of q (the "eager" contract). float16 is a storage format only, as it is on
@@ -17,7 +17,7 @@ from attn_spec import Contract, kernel
 
 from .lengths import LENGTHS, first_aligned, within
 
-OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap", *LENGTHS)
+OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap", "sinks", *LENGTHS)
 SHAPES = ("gqa", "dv", "cross", "empty")
 
 
@@ -67,9 +67,14 @@ def scores(q: np.ndarray, k: np.ndarray, *, scale: float, softcap: float | None,
     return s
 
 
-def softmax(s: np.ndarray, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the probabilities and log-sum-exp over the allowed keys. A row without one has p = 0 and lse = -inf."""
+def softmax(s: np.ndarray, allowed: np.ndarray, sinks: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the probabilities and log-sum-exp over the allowed keys. A row without one has p = 0 and lse = -inf.
+
+    A sink [1, Hq, 1, 1] is one more column of the scores, whose probability is dropped.
+    """
     s = np.where(allowed, s, -np.inf)
+    if sinks is not None:
+        s = np.concatenate([s, np.broadcast_to(sinks, (*s.shape[:3], 1))], axis=-1, dtype=s.dtype)
     m = s.max(axis=-1, keepdims=True, initial=-np.inf)
     m = np.where(m == -np.inf, 0, m)  # an empty row: exp(-inf - 0) = 0, where -inf - -inf would be NaN
     p = np.exp(s - m)
@@ -77,7 +82,7 @@ def softmax(s: np.ndarray, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     empty = l == 0
     l = np.where(empty, 1, l)
     lse = np.where(empty, -np.inf, m + np.log(l))
-    return p / l, lse[..., 0]
+    return (p / l)[..., : allowed.shape[-1]], lse[..., 0]
 
 
 def weighted_sum(p: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarray:
@@ -119,6 +124,7 @@ def attention(
     mask: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     softcap: float | None = None,
+    sinks: np.ndarray | None = None,
     seqused_q: np.ndarray | None = None,
     seqused_k: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -140,6 +146,6 @@ def attention(
 
     with np.errstate(over="ignore", invalid="ignore"):  # beyond the range, answer Inf or NaN as hardware does
         s = scores(q, k, scale=scale, softcap=softcap, bias=bias).astype(stored)
-        p, lse = softmax(wide(s), allowed)
+        p, lse = softmax(wide(s), allowed, None if sinks is None else wide(sinks.astype(stored)))
         out = weighted_sum(wide(p.astype(stored)), v, allowed)
         return out.astype(stored), lse

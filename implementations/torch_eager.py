@@ -15,7 +15,10 @@ from attn_spec import Contract, kernel
 
 from .lengths import LENGTHS, first_aligned, within
 
-OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", *LENGTHS)
+OPTIONS = (
+    *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", "sinks"),
+    *LENGTHS,
+)
 DROPOUT = ("dropout_keep", "dropout_p")
 SHAPES = ("gqa", "dv", "cross", "empty")
 
@@ -95,6 +98,7 @@ def attention(
     bias: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
     **further: Any,
 ) -> tuple[Tensor, Tensor]:
     """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
@@ -102,7 +106,7 @@ def attention(
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
 
-    added = {"bias": bias, "alibi_slopes": alibi_slopes}
+    added = {"bias": bias, "alibi_slopes": alibi_slopes, "sinks": sinks}
     seen = {"causal": causal, "causal_alignment": causal_alignment, "window": window, "mask": mask}
     return from_scores(q @ k.transpose(-1, -2) * scale, v, **added, softcap=softcap, **seen, **further)
 
@@ -114,6 +118,7 @@ def from_scores(
     bias: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
     causal_alignment: str = "top_left",
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
@@ -132,7 +137,10 @@ def from_scores(
         s = s - (wide * (diagonal - j).abs()).to(s.dtype)
     lengths = {"seqused_q": seqused_q, "seqused_k": seqused_k}
     allowed = attended(s, causal_alignment=causal_alignment, bias=bias, **lengths, **seen)
-    p = masked_softmax(s, allowed)
+    if sinks is not None:  # one more column, whose probability is dropped
+        s = torch.cat([s, sinks.to(s.dtype).expand(*s.shape[:3], 1)], dim=-1)
+        allowed = torch.cat([allowed.expand(*s.shape[:3], -1), s[..., -1:] > -math.inf], dim=-1)
+    p = masked_softmax(s, allowed)[..., : v.shape[2]]
     if dropout_keep is not None:
         p = (p * (1 / (1 - (dropout_p or 0.0)))).masked_fill(~dropout_keep, 0.0)
     out = p @ v

@@ -4,10 +4,14 @@ Forward: each query row carries a running maximum m, a running sum l of exp(s - 
 a tile raises the maximum, the old l and acc shrink by alpha = exp(m_old - m_new). Milakov and Gimelshein, "Online
 normalizer calculation for softmax" (arXiv 1805.02867), as used by FlashAttention (arXiv 2205.14135).
 
-Backward: only q, k, v, bias, out and lse were saved. Each tile of weights is computed again, p = exp(s - lse), and
+A sink z is where a row starts, with m = z and l = 1.
+
+Backward: only q, k, v, bias, sinks, out and lse were saved. Each tile of weights is computed again, p = exp(s - lse),
+and
 
     dp = dout v^T    delta = rowsum(dout * out) - dlse    da = p (dp - delta)    ds = da (1 - tanh^2) under a softcap
     dq = scale ds k    dk = scale ds^T q    dv = p^T dout    dbias = da summed over the axes the bias was broadcast on
+    dsinks = -exp(z - lse) delta summed over rows, batch entries, and heads that share a sink
 
 as in appendix B.2 of FlashAttention; dropout multiplies p, in p v and p^T dout, and dp by c = keep / (1 - dropout_p). p
 and ds are rounded to the dtype of q before they are multiplied; sums are kept in float32.
@@ -29,14 +33,7 @@ from .torch_rotary import places, turned
 
 KV_TILE = 32
 OPTIONS = (
-    "scale",
-    "causal",
-    "causal_alignment",
-    "window",
-    "mask",
-    "bias",
-    "alibi_slopes",
-    "softcap",
+    *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", "sinks"),
     *ROTARY,
     *LENGTHS,
 )
@@ -164,11 +161,12 @@ def slices(length: int) -> list[slice]:
     return [slice(start, min(start + KV_TILE, length)) for start in range(0, length, KV_TILE)]
 
 
-def online_softmax(scores: Scores, v: Tensor) -> tuple[Tensor, Tensor]:
+def online_softmax(scores: Scores, v: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
     """Fold the tiles of keys into out [B, Hq, Sq, Dv], in the dtype of v, and lse [B, Hq, Sq]."""
     stored, (B, Hq, Sq, _), Dv = v.dtype, scores.q.shape, v.shape[-1]
     v = per_query_head(scores.of_keys(v), Hq)
-    m, l, acc = v.new_full((B, Hq, Sq, 1), -math.inf), v.new_zeros(B, Hq, Sq, 1), v.new_zeros(B, Hq, Sq, Dv)
+    m = v.new_full((B, Hq, Sq, 1), -math.inf) if sinks is None else wide(sinks).expand(B, Hq, Sq, 1)
+    l, acc = (m > -math.inf).to(m.dtype), v.new_zeros(B, Hq, Sq, Dv)
     for cols in slices(v.shape[2]):
         s, _, _ = scores.tile(cols)
         m_new = torch.maximum(m, s.amax(dim=-1, keepdim=True))
@@ -178,7 +176,7 @@ def online_softmax(scores: Scores, v: Tensor) -> tuple[Tensor, Tensor]:
         l = l * alpha + p.sum(dim=-1, keepdim=True)
         acc = acc * alpha + scores.dropped(p, cols).to(stored).to(acc.dtype) @ v[..., cols, :]
         m = m_new
-    l = l.masked_fill(l == 0, 1.0)  # a query that saw no key: out = 0 and lse = -inf
+    l = l.masked_fill(l == 0, 1.0)  # a query that saw neither key nor sink: out = 0 and lse = -inf
     return (acc / l).to(stored), (m + torch.log(l)).squeeze(-1)
 
 
@@ -201,11 +199,17 @@ class TiledAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(  # noqa: PLR0917  (apply takes no keywords)
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, options: dict[str, Any]
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        sinks: Tensor | None,
+        options: dict[str, Any],
     ) -> tuple[Tensor, Tensor]:
         """Return out and lse, and save what the backward pass reads."""
-        out, lse = online_softmax(Scores(q, k, bias, **options), v)
-        ctx.save_for_backward(q, k, v, bias, out, lse)
+        out, lse = online_softmax(Scores(q, k, bias, **options), v, sinks)
+        ctx.save_for_backward(q, k, v, bias, sinks, out, lse)
         ctx.options = options
         return out, lse
 
@@ -214,16 +218,16 @@ class TiledAttention(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of q, k, v and bias, None for each that is not needed."""
+        """Return the gradients of q, k, v, bias and sinks, None for each that is not needed."""
         dout, dlse = grad_outputs
-        q, k, v, bias, out, lse = ctx.saved_tensors
+        q, k, v, bias, sinks, out, lse = ctx.saved_tensors
         scores = Scores(q, k, bias, **ctx.options)
         v, dout = per_query_head(scores.of_keys(v), q.shape[1]), wide(scores.of_queries(dout))
         dq, dk, dv, dbias = (
             v.new_zeros(x.shape) if needed else None
             for x, needed in zip((scores.q, scores.k, v, bias), ctx.needs_input_grad, strict=False)
         )
-        delta = (dout * out).sum(dim=-1, keepdim=True) - dlse[..., None]
+        delta = (dout * out).sum(dim=-1, keepdim=True) - scores.of_queries(dlse[..., None])
         for cols, p, da, ds in recomputed(scores, v, dout, delta=delta, lse=lse, stored=q.dtype):
             if dq is not None:
                 dq += scores.scale * (ds @ scores.k[..., cols, :])
@@ -237,7 +241,15 @@ class TiledAttention(torch.autograd.Function):
         dk, dv = (None if x is None else x.unflatten(1, (k.shape[1], -1)).sum(dim=2) for x in (dk, dv))
         dq = None if dq is None else scores.turned("q", dq, back=True)
         dk = None if dk is None else scores.turned("k", dk, back=True)
-        return *(None if x is None else x.to(q.dtype) for x in (dq, dk, dv, dbias)), None
+        dsinks = sink_gradient(sinks, lse, delta) if ctx.needs_input_grad[4] else None
+        return *(None if x is None else x.to(q.dtype) for x in (dq, dk, dv, dbias, dsinks)), None
+
+
+def sink_gradient(sinks: Tensor, lse: Tensor, delta: Tensor) -> Tensor:
+    """Return the gradient of sinks, of their shape; a head without a sink, -inf, gets 0."""
+    z = wide(sinks)
+    p = torch.exp(z - lse[..., None].masked_fill(z == -math.inf, 0.0))
+    return -(p * delta).sum_to_size(z.shape)
 
 
 @kernel(
@@ -252,6 +264,8 @@ class TiledAttention(torch.autograd.Function):
     supports=(*OPTIONS, *DROPOUT, *SHAPES, "lse", "backward", "lse_backward"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread", "unused_rows": "zero"},
 )
-def attention(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, **options: Any) -> tuple[Tensor, Tensor]:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, sinks: Tensor | None = None, **options: Any
+) -> tuple[Tensor, Tensor]:
     """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
-    return TiledAttention.apply(q, k, v, bias, options)
+    return TiledAttention.apply(q, k, v, bias, sinks, options)

@@ -3,15 +3,17 @@
 For a query i, a key j and an output column c, with H(i) the keys that i may see:
 
     s_ij = scale * sum_d q'_id k'_jd    then  softcap * tanh(s_ij / softcap)  then  + bias_ij  then  - m |i' - j|
-    P_ij = exp(s_ij) / sum_{l in H(i)} exp(s_il)        for j in H(i), else 0
+    N_i  = exp(z) + sum_{j in H(i)} exp(s_ij)           without exp(z) where the head has no sink z
+    P_ij = exp(s_ij) / N_i                              for j in H(i), else 0
     o_ic = sum_{j in H(i)} c_ij P_ij v_jc               and 0 when H(i) is empty
-    L_i  = log sum_{j in H(i)} exp(s_ij)                and -inf when H(i) is empty
+    L_i  = log N_i                                      and -inf when H(i) is empty and there is no sink
 
 In a layer v is v' = W_V v + b_V of each head, and the output is b_O + sum_h W_O o (``scores``).
 
 Vaswani et al., "Attention is all you need" (2017), equation 1, where q' = q and k' = k; other scores have operands of
 their own (``scores``). The slope m is that of ALiBi (Press et al., arXiv 2108.12409), i' the key that query i is
 aligned with. c_ij is 1, unless weights are dropped (``dropout``). The formulas of P and L are in ``weightings``.
+A sink is one more key of value 0 whose score z is given, so that its weight is the last of a row (:func:`with_sink`).
 Nothing is subtracted from the scores: the exponents of mpmath are unbounded, so the exponentials cannot overflow. Every
 function returns an object array of mpf and leaves mpmath's precision as it found it. ``precision`` bits are correct: a
 score and an L lie within 2**-precision of the truth, a P within that relatively, and an o within that times sum_j c_ij
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
 
 #: Options that the formulas here evaluate, see ``problem.handled``.
-HANDLES = (*known_to(REALS), "dropout_keep", "dropout_p", "feature_epsilon")
+HANDLES = (*known_to(REALS), "dropout_keep", "dropout_p", "feature_epsilon", "sinks")
 #: Arrays by batch entry and query head.
 PerHead = dict[tuple[int, ...], np.ndarray]
 
@@ -68,15 +70,22 @@ def products(problem: Problem) -> PerHead:
 
 
 def weights(problem: Problem, precision: int) -> np.ndarray:
-    """Weights P [B, Hq, Sq, Sk]; a row that sees no key is all 0."""
+    """Weights P [B, Hq, Sq, Sk] of the keys; a row that sees no key is all 0."""
     s, weighting = scores(problem, precision), weighting_of(problem)
     result = np.full(problem.score_shape, mp.zero, dtype=object)
     with mp.workprec(working_precision(problem, precision)):
         for row in np.argwhere(~problem.empty_rows):
             seen: np.ndarray = problem.visible[*row]
             # NaN if every score seen is -inf.
-            result[*row][seen] = weighting.value(REALS, s[*row][None, seen])[0].ravel()
+            P = weighting.value(REALS, with_sink(problem, s[*row][seen], row[1]))[0].ravel()
+            result[*row][seen] = P[: seen.sum()]
     return result
+
+
+def with_sink(problem: Problem, s: np.ndarray, h: int) -> np.ndarray:
+    """Return the scores [n] of the keys that a query of head h sees, then its sink if there is one, as a row [1, n]."""
+    z = problem.sinks_of_heads[0, h].ravel()
+    return np.concatenate([s, exact(z[z > -np.inf])])[None]
 
 
 def attention(problem: Problem, precision: int) -> np.ndarray:
@@ -115,12 +124,13 @@ def dropped(problem: Problem, x: np.ndarray) -> np.ndarray:
 
 
 def log_sum_exp(problem: Problem, precision: int) -> np.ndarray:
-    """Log-sum-exp L [B, Hq, Sq], natural logarithm; -inf for a row that sees no key."""
+    """Log-sum-exp L [B, Hq, Sq], natural logarithm; -inf for a row that sees neither a key nor a sink."""
     s, weighting = scores(problem, precision), weighting_of(problem)
     result = np.full(problem.score_shape[:3], mp.ninf, dtype=object)
     with mp.workprec(working_precision(problem, precision)):
         for row in np.argwhere(~problem.empty_rows):
-            result[*row] = weighting.value(REALS, s[*row][None, problem.visible[*row]])[1].item()
+            seen: np.ndarray = problem.visible[*row]
+            result[*row] = weighting.value(REALS, with_sink(problem, s[*row][seen], row[1]))[1].item()
     return result
 
 
@@ -173,6 +183,7 @@ def working_precision(problem: Problem, precision: int) -> int:
     if (divided_by := divisor(problem)) is not None:
         product += max(magnitude(np.array(1 / divided_by)), 0)
     added = sum(max(magnitude(x), 0) for x in numbers_of(problem, ADDENDS).values())
+    added = max(added, magnitude(problem.sinks_of_heads))
     return precision + max(product, added, 0) + terms.bit_length() + 16
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
 
 #: Options that the formulas here evaluate, see ``problem.handled``.
-HANDLES = (*known_to(BALLS), "dropout_keep", "dropout_p", "feature_epsilon")
+HANDLES = (*known_to(BALLS), "dropout_keep", "dropout_p", "feature_epsilon", "sinks")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,8 @@ class Enclosed:
 
 
 #: Results of attention for one problem, by name: "output", o [B, Hq, Sq, Dv], and "lse", L [B, Hq, Sq], the natural
-#: logarithm. Rows that see no key are exactly 0 and -inf. The output of a layer is [B, 1, Sq, O], and 0 that of a head.
+#: logarithm. Rows that see neither a key nor a sink are exactly 0 and -inf. The output of a layer is [B, 1, Sq, O], and
+#: 0 that of a head.
 Truth = dict[str, Enclosed]
 
 
@@ -73,7 +74,7 @@ def enclose(problem: Problem, precision: int = 113) -> Truth:
 
 
 def _head(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:
-    """Balls around o [Sq, Dv] and L [Sq, 1] of one head; 0 in rows that see no key."""
+    """Balls around o [Sq, Dv] and L [Sq, 1] of one head; 0 in rows that see neither a key nor a sink."""
     rows = [weights(problem, s) for s in scores(problem, b, h)]
     P = matrix(dropped(problem, [P for P, _ in rows], b, h), problem.key_length)
     lse = arb_mat(problem.query_length, 1, [L for _, L in rows])
@@ -101,7 +102,10 @@ def joined(problem: Problem, b: int, heads: list[arb_mat]) -> arb_mat:
 
 
 def weights(problem: Problem, s: dict[int, arb]) -> tuple[dict[int, arb], arb]:
-    """Balls around the weights P and the log-sum-exp L of one row of scores by visible key; L = 0 if there is none."""
+    """Balls around the weights P and the log-sum-exp L of one row of scores by visible key; L = 0 if there is none.
+
+    The weight of a sink has the key Sk.
+    """
     if not s:
         return {}, arb(0)
     P, L = weighting_of(problem).value(BALLS, as_row(s))
@@ -109,9 +113,10 @@ def weights(problem: Problem, s: dict[int, arb]) -> tuple[dict[int, arb], arb]:
 
 
 def dropped(problem: Problem, rows: list[dict[int, arb]], b: int, h: int) -> list[dict[int, arb]]:
-    """Balls around c_ij x_ij for those around x_ij, of one head, by key."""
-    c = keep_factors(problem, arb(1), b, h)
-    return rows if c is None else [{j: c[i, j] * x for j, x in row.items()} for i, row in enumerate(rows)]
+    """Balls around c_ij x_ij for those around x_ij, of one head, by key; a sink, of key Sk, is left out."""
+    c, keys = keep_factors(problem, arb(1), b, h), problem.key_length
+    of_keys = [{j: x for j, x in row.items() if j < keys} for row in rows]
+    return of_keys if c is None else [{j: c[i, j] * x for j, x in row.items()} for i, row in enumerate(of_keys)]
 
 
 def as_row(x: dict[int, arb]) -> np.ndarray:
@@ -120,10 +125,17 @@ def as_row(x: dict[int, arb]) -> np.ndarray:
 
 
 def scores(problem: Problem, b: int, h: int) -> list[dict[int, arb]]:
-    """For each query of one head, balls around s by visible key."""
+    """For each query of one head, balls around s by visible key, and around a sink by the key Sk."""
     check_handled(problem, HANDLES, "ball arithmetic")
     *_, s = with_terms(problem, b, h).values()
-    return by_row(problem.visible[b, h], s)
+    return with_sink(problem, by_row(problem.visible[b, h], s), b, h)
+
+
+def with_sink(problem: Problem, rows: list[dict[int, arb]], b: int, h: int) -> list[dict[int, arb]]:
+    """Return the scores of one head by visible key, with that of its sink, in rows that see one, by the key Sk."""
+    z = arb(problem.sinks_of_heads[0, h].item())
+    sees = problem.sees_sink[b, h]
+    return [row | {problem.key_length: z} if seen else row for row, seen in zip(rows, sees, strict=True)]
 
 
 def with_terms(problem: Problem, b: int, h: int) -> dict[str, np.ndarray]:

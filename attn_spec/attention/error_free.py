@@ -5,7 +5,8 @@ query rows, in base 2, so that no exponent is rounded:
 
     t_ij = s_ij log2 e      w_ij = 2^(t_ij - n_i)      N_i = sum_j w_ij      o_i = sum_j c_ij w_ij v_j / N_i
 
-with an integer n_i just above the largest t of a row, and L_i = n_i ln 2 + log N_i. Scores are double-doubles
+with an integer n_i just above the largest t of a row, and L_i = n_i ln 2 + log N_i. A sink z is one more column, of
+t = z log2 e and no value, which takes part in n and N alone. Scores are double-doubles
 (``numbers``) within a radius tau of the truth, so that weights are within rho = POWER_ERROR + tau relatively, 2^tau - 1
 <= tau for small tau. Then for P^ = w / N as computed |P^ - P| <= 2 rho / (1 - rho) P. The rounding of products and
 quotients is in their own radii.
@@ -48,7 +49,7 @@ from attn_spec.problem.handled import not_handled
 from attn_spec.problem.problem import Problem
 
 #: Options that the formulas here evaluate, see ``problem.handled``.
-HANDLES = (*known_to(DOUBLE_DOUBLES, slopes=True), "dropout_keep", "dropout_p")
+HANDLES = (*known_to(DOUBLE_DOUBLES, slopes=True), "dropout_keep", "dropout_p", "sinks")
 
 #: Pairs of a query and a key that are looked at at a time: arrays of 8 MiB, of which there are at most 40.
 PAIRS = 2**20
@@ -76,10 +77,20 @@ class Block:
 
     @cached_property
     def empty(self) -> np.ndarray:
-        """bool [R, 1]: rows that see no key."""
+        """bool [R, 1]: rows that see no key, whose output is 0."""
         if self.visible is None:
             return np.zeros((len(self.index), 1), dtype=bool)
         return np.logical_not(self.visible.any(axis=1, keepdims=True))
+
+    @property
+    def unweighed(self) -> np.ndarray:
+        """bool [R, 1]: rows that see no key, and have no sink."""
+        return self.empty & ~self.sees_sink
+
+    @property
+    def sees_sink(self) -> np.ndarray:
+        """bool [R, 1]: rows whose sum has the term of a sink."""
+        return self.problem.sees_sink[0, 0][:, None]
 
     @cached_property
     def undefined(self) -> np.ndarray:
@@ -109,10 +120,10 @@ class Block:
 
     @cached_property
     def lse(self) -> DoubleDouble:
-        """L [R, 1]; 0 in empty rows."""
+        """L [R, 1]; 0 in rows that see neither a key nor a sink."""
         weights = self.weights
         L = weights.reference * constants()["ln 2"] + log(weights.total)
-        return L.widened(1.01 * weights.relative).where(~self.empty)
+        return L.widened(1.01 * weights.relative).where(~self.unweighed)
 
 
 @dataclass(frozen=True)
@@ -127,6 +138,8 @@ class Weights:
     relative: np.ndarray
     #: The slope of the finished score in the scaled one, with a radius; None where it is 1.
     slope: DoubleDouble | None
+    #: The weight of the sink [R, 1], within ``relative`` of itself; None where there is none.
+    of_sink: DoubleDouble | None
 
     @cached_property
     def slices(self) -> list[Left]:
@@ -134,7 +147,7 @@ class Weights:
 
     @cached_property
     def total(self) -> DoubleDouble:
-        """N [R, 1] of the weights as they are, 1 in empty rows.
+        """N [R, 1] of the weights as they are, 1 in rows that see neither a key nor a sink.
 
         Three sums of slices are exact, of multiples of units; that of the last, below 2^-63, is not: K^2 u 2^-63.
         """
@@ -142,6 +155,7 @@ class Weights:
         sums = np.sum([x.slices.reshape(len(self.hi), SLICES, -1).sum(axis=2) for x in self.slices], axis=0)
         a, b, c, d = (number(sums[:, i, None]) for i in range(SLICES))
         N = a + b + (c + d).widened(2.2 * K**2 * 2.0**-116)
+        N = N if self.of_sink is None else N + self.of_sink
         return DoubleDouble(np.where(N.hi > 0, N.hi, 1.0), N.lo, N.radius)
 
     def of(self, keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -168,7 +182,7 @@ def enclose(problem: Problem) -> Truth:
             at = (slice(None), b, h, block.index)
             with np.errstate(all="ignore"):
                 output[at], L = as_floats(block.output), as_floats(block.lse)
-            lse[at] = np.where(block.empty, np.array([-np.inf, 0.0, 0.0])[:, None, None], L)[..., 0]
+            lse[at] = np.where(block.unweighed, np.array([-np.inf, 0.0, 0.0])[:, None, None], L)[..., 0]
             for quantity in (output, lse):
                 quantity[:, b, h, block.index[block.undefined]] = UNDEFINED.reshape(3, *[1] * (quantity.ndim - 3))
         if not head.is_safe:
@@ -205,28 +219,47 @@ def _weights(block: Block) -> Weights:
     The low part of a large score may be larger than 1: what is left of scores above n is looked at once more.
     """
     t, slope = _scores(block)
-    n = _above(t, block.visible)
+    visible, z = block.visible, block.head.sink
+    if z is not None:
+        t, visible = _with_sink(block, t, z)
+    n = _above(t, visible)
     reference = number(n)
     if np.abs(n).max() > _NEAR:
         t = t - reference
-        rest = number(_above(t, block.visible))
+        rest = number(_above(t, visible))
         t, reference = t - rest, reference + rest
         n = np.zeros(n.shape)
     h, l, radius = t.hi, t.lo, t.radius
-    if block.visible is not None:
-        h, radius = np.where(block.visible, h, -np.inf), np.where(block.visible, radius, 0.0)
+    if visible is not None:
+        h, radius = np.where(visible, h, -np.inf), np.where(visible, radius, 0.0)
     if (h.min(axis=1, keepdims=True, initial=0.0) < n + LEAST_EXPONENT).any():  # hidden keys too
         far = h < n + LEAST_EXPONENT
         h, l, radius = np.where(far, n + LEAST_EXPONENT, h), np.where(far, 0.0, l), np.where(far, 0.0, radius)
     hi, lo = np.empty(h.shape), np.empty(h.shape)
     for at in row_blocks(h.shape):
         hi[at], lo[at] = power(h[at], l[at], n[at])
-    if block.visible is not None:
-        hi, lo = hi * block.visible, lo * block.visible
+    if visible is not None:
+        hi, lo = hi * visible, lo * visible
     tau = radius.max(axis=1, keepdims=True)
     # A clipped weight is 2^-1000, where the sum of all is at least 1/2; of a score far below, but for its radius.
     relative = np.where(tau <= LARGEST_RADIUS, POWER_ERROR + tau + h.shape[1] * UNDERFLOW, np.inf)
-    return Weights(hi, lo, reference, relative, slope)
+    if z is None:
+        return Weights(hi, lo, reference, relative, slope, None)
+    of_sink = DoubleDouble(hi[:, -1:], lo[:, -1:], np.zeros((len(hi), 1)))
+    return Weights(hi[:, :-1], lo[:, :-1], reference, relative, slope, of_sink)
+
+
+def _with_sink(block: Block, t: DoubleDouble, z: float) -> tuple[DoubleDouble, np.ndarray | None]:
+    """Return t [R, Sk + 1] with a last column for the sink z, and which columns each row sees."""
+    of_sink, rows = number(z) * constants()["log2 e"], (len(block.index), 1)
+    fields = zip(
+        (t.hi, t.lo, np.broadcast_to(t.radius, t.shape)), (of_sink.hi, of_sink.lo, of_sink.radius), strict=True
+    )
+    joined = DoubleDouble(*(np.concatenate([x, np.broadcast_to(last, rows)], axis=1) for x, last in fields))
+    if block.visible is None and block.sees_sink.all():
+        return joined, None
+    visible = np.broadcast_to(True if block.visible is None else block.visible, t.shape)
+    return joined, np.concatenate([visible, block.sees_sink], axis=1)
 
 
 def _above(t: DoubleDouble, visible: np.ndarray | None) -> np.ndarray:

@@ -3,9 +3,10 @@
 With w, N, n of a block of rows from there, and X_ij = c_ij dO_i.v_j - dO_i.o_i + dL_i in double-double, within r_i,
 
     S_ij = w_ij X_ij slope_ij      dq_i = scale / N_i S_i k      dk = S^T (scale / N q)      dv = (c w)^T (dO / N)
+    dz = sum_i w_iz (dL_i - dO_i.o_i) / N_i      for a sink z
 
 As computed S_ij / N_i is within P_ij xi_i of the truth, xi_i = r_i + |X|_i (2 rho / (1 - rho) + errors of slope and
-products), |X|_i the largest of the row. So dq_i is within scale xi_i max_j |k_j|, as sum_j P_ij = 1, and dk_j within
+products), |X|_i the largest of the row. So dq_i is within scale xi_i max_j |k_j|, as sum_j P_ij <= 1, and dk_j within
 sum_i w_ij xi_i |scale q_i / N_i|, a float64 product of numbers above 0. The products' own errors are in their radii.
 """
 
@@ -26,7 +27,7 @@ from attn_spec.problem.problem import Problem
 
 
 def enclose_gradients(problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | None = None) -> Truth:
-    """Enclose "dq", "dk", "dv" and "dbias", if there is a bias, of a problem to which ``error_free`` applies.
+    """Enclose "dq", "dk", "dv", and "dbias" and "dsinks" if there are such, where ``error_free`` applies.
 
     The cotangents are dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq], or 0. Radii are near 2^-90 of the largest terms, or
     infinite, around 0. NaN with infinite radius is as in ``gradient_enclosure``. Raises :class:`ProblemError`.
@@ -37,6 +38,8 @@ def enclose_gradients(problem: Problem, cotangent: np.ndarray, lse_cotangent: np
     sums = {"dq": _Sum(problem.q.shape), "dk": _Sum(problem.k.shape), "dv": _Sum(problem.v.shape)}
     if problem.bias is not None:
         sums["dbias"] = _Sum(problem.bias.shape)
+    if problem.sinks is not None:
+        sums["dsinks"] = _Sum(problem.sinks.shape)
     for b, h, head in heads(problem):
         if head.is_safe and is_safe(cotangent[b, h]) and is_safe(dL[b, h]):
             for block in blocks(head):
@@ -73,7 +76,8 @@ def _give_up(sums: dict[str, _Sum], b: int, h: int, head: Head) -> None:
     """Give all that a head adds to an infinite radius."""
     for name, total in sums.items():
         shape = total.undefined.shape
-        of = {"dq": h, "dbias": h if shape[1] > 1 else 0}.get(name, h // (head.group))
+        own = h if shape[1] > 1 else 0
+        of = {"dq": h, "dbias": own, "dsinks": own}.get(name, h // head.group)
         total.fields[2, b if shape[0] > 1 else 0, of] = np.inf
 
 
@@ -121,6 +125,12 @@ def _add(sums: dict[str, _Sum], at: tuple[int, int], block: Block, dO: np.ndarra
     sums["dv"].add((b, g), _over_rows(weights.hi, P, dropped / weights.total), seen)
     if "dbias" in sums:
         _add_to_bias(sums["dbias"], at, block, A, unknown)
+    if weights.of_sink is not None:
+        total = sums["dsinks"]
+        X = number(dL) - (number(dO) * block.output).total(1)
+        dA = weights.of_sink * X / weights.total
+        dA = dA.widened(1.01 * _unsure(block) * dA.size).total(0)
+        total.add((0, h if total.undefined.shape[1] > 1 else 0), dA, np.asarray(unknown.any()))
 
 
 def _unsure(block: Block) -> np.ndarray:

@@ -58,6 +58,12 @@ class Head:
         return scale_of(DOUBLE_DOUBLES, self.problem)
 
     @cached_property
+    def sink(self) -> float | None:
+        """The sink z; None if the head has none."""
+        z = float(self.problem.sinks_of_heads.item())
+        return z if z > -np.inf else None
+
+    @cached_property
     def keep_factor(self) -> DoubleDouble:
         """The factor of dropout for the weights that it keeps."""
         p = self.problem.dropout_p if self.problem.dropout_keep is not None else None
@@ -78,7 +84,8 @@ class Head:
         """Return whether no input, and no parameter, is so large or small that something may under- or overflow."""
         problem = self.problem
         scale = 1.0 if problem.scale is None else problem.scale
-        return all(is_safe(x) for x in (problem.q, problem.k, problem.v, scale, *safe_numbers(problem).values()))
+        given = (problem.q, problem.k, problem.v, scale, self.sink or 0.0, *safe_numbers(problem).values())
+        return all(is_safe(x) for x in given)
 
 
 def heads(problem: Problem) -> Iterator[tuple[int, int, Head]]:

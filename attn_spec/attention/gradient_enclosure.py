@@ -24,6 +24,7 @@ from attn_spec.attention.enclosure import (
     sees_nonfinite,
     values,
     weights,
+    with_sink,
     with_terms,
 )
 from attn_spec.attention.gradients import check_cotangents
@@ -34,7 +35,7 @@ from attn_spec.problem.handled import check_handled
 from attn_spec.problem.problem import Problem
 
 #: Options whose gradients, or slopes, are evaluated here, see ``problem.handled``.
-HANDLES = (*known_to(BALLS, slopes=True), "dropout_keep", "dropout_p", "feature_epsilon")
+HANDLES = (*known_to(BALLS, slopes=True), "dropout_keep", "dropout_p", "feature_epsilon", "sinks")
 
 
 def enclose_gradients(
@@ -66,6 +67,9 @@ def enclose_gradients(
         }
         if problem.bias is not None:
             found["dbias"] = _option_gradient(problem, "bias", _stack(dA, problem.score_shape), undefined)
+        if problem.sinks is not None:
+            of_rows = _stack([head["z"] for head in heads], (*problem.score_shape[:3], 1))
+            found["dsinks"] = _option_gradient(problem, "sinks", of_rows, _undefined_sinks(problem, cotangent, dL))
         whole = np.any(undefined, axis=(2, 3), keepdims=True)
         if problem.projects:  # a number that is none in dO is that of all heads
             whole = whole | ~np.isfinite(cotangent).all(axis=(1, 2, 3), keepdims=True)
@@ -86,22 +90,28 @@ def _undefined(problem: Problem, dO: np.ndarray, dL: np.ndarray) -> np.ndarray:
     return problem.visible & ~finite[..., None]
 
 
+def _undefined_sinks(problem: Problem, dO: np.ndarray, dL: np.ndarray) -> np.ndarray:
+    """Return the rows [B, Hq, Sq, 1] that have a sink, and in which a number that matters is NaN or infinite."""
+    finite = np.isfinite(dO).all(axis=-1) & np.isfinite(dL) & ~sees_nonfinite(problem)
+    return (problem.sees_sink & ~finite)[..., None]
+
+
 def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> dict[str, arb_mat]:
     """Balls around what one query head contributes to the gradients of q, k, v, the scores A and their parameters."""
     g, keys = h // problem.group, problem.key_length
     after = with_terms(problem, b, h)
-    every_s = by_row(problem.visible[b, h], list(after.values())[-1])
+    every_s = with_sink(problem, by_row(problem.visible[b, h], list(after.values())[-1]), b, h)
     every = [weights(problem, s)[0] for s in every_s]
     v, of_head = values(problem, b, h), _head_cotangent(problem, dO, b, h)
     products = (of_head * v.transpose()).table()
     dP = dropped(problem, [dict(enumerate(row)) for row in products], b, h)
     lse_cotangents = exact(dL[b, h, :, None]).entries()
     rows = [_score_gradients(problem, *row) for row in zip(every_s, every, dP, lse_cotangents, strict=True)]
-    dA, scale = matrix(rows, keys), real_scale(problem)
+    dA, scale, of_sink = matrix(rows, keys), real_scale(problem), [row.get(keys, 0) for row in rows]
     dS = matrix(_before_bends(problem, rows, after, b, h), keys)
     (q, k), score, p = operands(problem, b, h), score_of(problem), parameters(problem, b, h)
     kept = matrix(dropped(problem, every, b, h), keys)
-    found = {"v": kept.transpose() * of_head, "A": dA}
+    found = {"v": kept.transpose() * of_head, "A": dA, "z": arb_mat(problem.query_length, 1, of_sink)}
     if score.plain:
         return found | {"q": dS * k * scale, "k": dS.transpose() * q * scale}
     if score.pairs is None:
@@ -143,10 +153,11 @@ def _through_projections(
 def _score_gradients(
     problem: Problem, s: dict[int, arb], P: dict[int, arb], dP: dict[int, arb], dL: arb
 ) -> dict[int, arb]:
-    """Balls around dA of one query by visible key."""
+    """Balls around dA of one query by visible key, and of its sink, whose dP is 0, by the key Sk."""
     if not P:
         return {}
-    dA = weighting_of(problem).pull(BALLS, as_row(s), as_row(P), as_row({j: dP[j] for j in P}), dL)
+    of_each = {j: dP[j] if j < problem.key_length else arb(0) for j in P}
+    dA = weighting_of(problem).pull(BALLS, as_row(s), as_row(P), as_row(of_each), dL)
     return dict(zip(P, dA.ravel(), strict=True))
 
 
@@ -158,7 +169,7 @@ def _before_bends(
         return dA
     slope = slope_of_bends(BALLS, problem, after, numbers_in_head(BALLS, problem, b, h))
     slopes = by_row(problem.visible[b, h], np.broadcast_to(slope, after["scale"].shape))
-    return [{j: x * slopes[i][j] for j, x in row.items()} for i, row in enumerate(dA)]
+    return [{j: row[j] * slope for j, slope in slopes[i].items()} for i, row in enumerate(dA)]
 
 
 def _option_gradient(problem: Problem, name: str, whole: np.ndarray, undefined: np.ndarray) -> Enclosed:

@@ -11,12 +11,13 @@ the final scores as in ``definition``, and the cotangents dO and dL that arrive 
     dK_jd    = scale * sum_i dS_ij q_id                       over every query of every head that reads k
     dV_jc    = sum_i c_ij P_ij dO_ic                          likewise
     dBias    = sum dA_ij                                      over the axes along which the bias was broadcast
+    dSinks   = sum dA_iz,  dA_iz = P_iz (0 - delta_i + dL_i)  over the rows, batch entries and heads that share a sink z
 
 In a layer dO is dO W_O of each head, v is v', and what has the gradient of v' is W_V v + b_V; W_O has dO^T o.
 
 These are the partial derivatives of sum_ic dO_ic o_ic + sum_i dL_i L_i: dA follows from the Jacobian of softmax,
 dP_ij/da_il = P_ij (1[j = l] - P_il), and from dL_i/da_ij = P_ij. Dao et al., "FlashAttention" (2022), appendix B.2.
-A row that sees no key is constant and contributes exactly 0.
+A row that sees neither a key nor a sink is constant and contributes exactly 0.
 
 ``precision`` bits are correct: every entry lies within 2**-precision of the truth, times its own formula with every
 factor replaced by its magnitude and every difference by a sum.
@@ -40,6 +41,7 @@ from attn_spec.attention.definition import (
     scores,
     values,
     weights,
+    with_sink,
     working_precision,
 )
 from attn_spec.attention.dropout import keep_factors
@@ -51,7 +53,7 @@ from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 
 #: Options whose gradients, or slopes, are evaluated here, see ``problem.handled``.
-HANDLES = (*known_to(REALS, slopes=True), "dropout_keep", "dropout_p", "feature_epsilon")
+HANDLES = (*known_to(REALS, slopes=True), "dropout_keep", "dropout_p", "feature_epsilon", "sinks")
 #: Weights, output and slopes are found to this many more bits, for the handful of errors that meet in one dA.
 GUARD = 3
 
@@ -65,7 +67,8 @@ def gradients(
     parameters of the score.
     The cotangents are float64 arrays [B, Hq, Sq, Dv] and [B, Hq, Sq]. Raises :class:`ProblemError` for others.
     """
-    dA = score_gradients(problem, cotangent, precision, lse_cotangent)
+    with_sinks = _score_gradients(problem, cotangent, precision, lse_cotangent)
+    dA, dA_z = with_sinks[..., :-1], with_sinks[..., -1:]
     P, dO = weights(problem, precision + GUARD), exact(cotangent)
     with mp.workprec(working_precision(problem, precision + GUARD)):
         scale = real_scale(problem)
@@ -75,28 +78,41 @@ def gradients(
             found |= _projected_values(problem, dropped(problem, P), dO, head_outputs(problem, precision + GUARD))
         else:
             found["dv"] = _sum_over_queries(problem, dropped(problem, P), dO)
-        return found if problem.bias is None else found | {"dbias": _sum_to_shape(dA, problem.bias.shape)}
+        if problem.bias is not None:
+            found["dbias"] = _sum_to_shape(dA, problem.bias.shape)
+        if problem.sinks is not None:
+            found["dsinks"] = _sum_to_shape(dA_z, problem.sinks.shape)
+        return found
 
 
 def score_gradients(
     problem: Problem, cotangent: np.ndarray, precision: int, lse_cotangent: np.ndarray | None = None
 ) -> np.ndarray:
     """dA [B, Hq, Sq, Sk], the gradient of the final score; 0 where the key is hidden. Raises :class:`ProblemError`."""
+    return _score_gradients(problem, cotangent, precision, lse_cotangent)[..., :-1]
+
+
+def _score_gradients(
+    problem: Problem, cotangent: np.ndarray, precision: int, lse_cotangent: np.ndarray | None
+) -> np.ndarray:
+    """dA [B, Hq, Sq, Sk + 1]: that of the keys, then that of the sink, which is 0 where there is none."""
     check_handled(problem, HANDLES, "the definition of gradients")
     check_cotangents(problem, cotangent, lse_cotangent)
     s = scores(problem, precision + GUARD)
     weighting = weighting_of(problem)
     dL = exact(np.zeros(problem.score_shape[:3]) if lse_cotangent is None else lse_cotangent)
-    dA = np.full(problem.score_shape, mp.zero, dtype=object)
+    dA = np.full((*problem.score_shape[:3], problem.key_length + 1), mp.zero, dtype=object)
     with mp.workprec(working_precision(problem, precision + GUARD)):
         c, v, dO = keep_factors(problem, mp.one), values(problem), head_cotangents(problem, exact(cotangent))
         for b, h, i in np.argwhere(~problem.empty_rows):
             seen: np.ndarray = problem.visible[b, h, i]
             dP = REALS.product(dO[b, h][i][None], v[b, h][seen].T)
             dP = dP if c is None else c[b, h, i, seen] * dP
-            of_row = s[b, h, i][None, seen]
+            of_row, of_sink = with_sink(problem, s[b, h, i][seen], h), problem.sees_sink[b, h, i]
             P = weighting.value(REALS, of_row)[0]
-            dA[b, h, i, seen] = weighting.pull(REALS, of_row, P, dP, dL[b, h, i]).ravel()
+            of_no_value = exact(np.zeros((1, int(of_sink))))
+            dP = np.concatenate([dP, of_no_value], axis=1)
+            dA[b, h, i, np.append(seen, of_sink)] = weighting.pull(REALS, of_row, P, dP, dL[b, h, i]).ravel()
     return dA
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
@@ -32,13 +32,17 @@ Result = TypeVar("Result")
 
 _FLOAT64 = FP64.at("float64")
 #: Options that the formulas of attention, and of its gradients, evaluate here, see ``problem.handled``.
-HANDLES = (*known_to(FLOATS), "dropout_keep", "dropout_p", "feature_epsilon")
-GRADIENTS_HANDLE = (*known_to(FLOATS, slopes=True), "dropout_keep", "dropout_p", "feature_epsilon")
+HANDLES = (*known_to(FLOATS), "dropout_keep", "dropout_p", "feature_epsilon", "sinks")
+GRADIENTS_HANDLE = (*known_to(FLOATS, slopes=True), "dropout_keep", "dropout_p", "feature_epsilon", "sinks")
 
 
 @dataclass(frozen=True, eq=False)
 class Intermediates:
-    """Symbols as in ``bounds``; every array starts with [B, Hq]; kv heads are repeated to Hq."""
+    """Symbols as in ``bounds``; every array starts with [B, Hq]; kv heads are repeated to Hq.
+
+    With sinks, the last of Sk keys is the sink: a key of zeros and of value 0, whose score is given. Theorems of
+    weights, row sums and outputs hold for it as for any key. Those of scores speak of the keys alone (:attr:`of_keys`).
+    """
 
     problem: Problem
     #: The score, as a row with one order of products.
@@ -56,7 +60,7 @@ class Intermediates:
     #: q.k and the product of their sizes before the scale, or what else a pair becomes, [.., Sq, Sk]
     dot: np.ndarray
     magnitude: np.ndarray
-    #: Scores after each term, by option, and finished (0 where hidden), [.., Sq, Sk]
+    #: Scores after each term, by option (0 of a sink, which has no terms), and finished (0 where hidden), [.., Sq, Sk]
     after: Mapping[str, np.ndarray]
     s: np.ndarray
     #: M = max_j s and N = sum_j exp(s - M), or 0 and N = epsilon + sum_j s in linear attention; L = M + log N; [.., Sq,
@@ -73,6 +77,27 @@ class Intermediates:
     O: np.ndarray
     #: b_O + sum_h W_O O, [B, 1, Sq, O], in a layer, else O.
     output: np.ndarray
+    #: True if the last of Sk keys is the sink of each head.
+    has_sink: bool = False
+
+    @property
+    def of_keys(self) -> Intermediates:
+        """Return the intermediates without the column of the sink; M, N, L and P are those beside it."""
+        return self._of_keys if self.has_sink else self
+
+    def padded(self, of_keys: np.ndarray) -> np.ndarray:
+        """Return numbers of keys [.., Sk, columns] with a row of zeros for the sink, if there is one."""
+        return _with_row_of_zeros(of_keys) if self.has_sink else of_keys
+
+    # Not the property itself: intermediates that hold themselves would live until the garbage collector ran.
+    @cached_property
+    def _of_keys(self) -> Intermediates:
+        pairs = ("visible", "dot", "magnitude", "s", "log_P", "P")
+        found: dict[str, Any] = {name: getattr(self, name)[..., :-1] for name in pairs}
+        found |= {name: getattr(self, name)[..., :-1, :] for name in ("k", "v", "k_size")}
+        after = {name: x[..., :-1] for name, x in self.after.items()}
+        c = None if self.c is None else self.c[..., :-1]
+        return replace(self, **found, after=after, c=c, has_sink=False)
 
     @property
     def scaled(self) -> np.ndarray:
@@ -98,7 +123,11 @@ class Intermediates:
     @property
     def seen(self) -> np.ndarray:
         """All keys that a query sees, bool [.., Sq, Sk]."""
-        return self.problem.visible
+        return self._with_sink_seen if self.has_sink else self.problem.visible
+
+    @cached_property
+    def _with_sink_seen(self) -> np.ndarray:
+        return np.concatenate([self.problem.visible, self.problem.sees_sink[..., None]], axis=-1)
 
     @cached_property
     def keys(self) -> np.ndarray:
@@ -158,7 +187,17 @@ def intermediates(problem: Problem, score: Score | None = None) -> Intermediates
     visible = problem.visible
     dot, magnitude = _of_pairs(problem, score, q, k, q_size, k_size)
     after = applied(FLOATS, problem, dot, with_scale(FLOATS, problem))
-    s = np.where(visible, list(after.values())[-1], 0.0)
+    s, c = np.where(visible, list(after.values())[-1], 0.0), keep_factors(problem, 1.0)
+    if has_sink := problem.sinks is not None:
+        k, k_size, v = (_with_row_of_zeros(x) for x in (k, k_size, v))
+        sees = problem.sees_sink[..., None]
+        z = np.where(sees, problem.sinks_of_heads, 0.0)
+        visible, s, dot, magnitude = (
+            np.concatenate([x, last], axis=-1)
+            for x, last in ((visible, sees), (s, z), (dot, np.zeros(z.shape)), (magnitude, np.zeros(z.shape)))
+        )
+        after = {name: np.concatenate([x, np.zeros(z.shape)], axis=-1) for name, x in after.items()}
+        c = None if c is None else np.concatenate([c, np.ones(z.shape)], axis=-1)
     masked = np.where(visible, s, -np.inf)
     M, epsilon = masked.max(axis=-1, keepdims=True, initial=-np.inf), 0.0
     M = np.where(np.isfinite(M), M, 0.0)
@@ -172,13 +211,17 @@ def intermediates(problem: Problem, score: Score | None = None) -> Intermediates
     # Not s - L: the rounding of L would not cancel between the weights and their sum.
     log_P = masked - M - np.log(N)
     P = w / N
-    c = keep_factors(problem, 1.0)
     O = ((w if c is None else c * w) @ v) / N
     output = _joined(problem, O) if problem.projects else O
     return Intermediates(
         problem, score, q, k, v, q_size, k_size, visible, dot, magnitude, after, s, M, N, L, log_P, P, c, O,
-        output,
+        output, has_sink,
     )  # fmt: skip
+
+
+def _with_row_of_zeros(x: np.ndarray) -> np.ndarray:
+    """Return x [.., Sk, D] with one row more."""
+    return np.concatenate([x, np.zeros((*x.shape[:-2], 1, x.shape[-1]))], axis=-2)
 
 
 @memoized
@@ -248,14 +291,15 @@ class GradientIntermediates:
     cotangent: np.ndarray
     #: dL [B, Hq, Sq], the cotangent of the LSE.
     lse_cotangent: np.ndarray | None
-    #: dP = c dO v^T, [B, Hq, Sq, Sk], 0 where hidden; D = rowsum(P dP), [B, Hq, Sq, 1]; X = dP - D + dL.
+    #: dP = c dO v^T, [B, Hq, Sq, Sk], 0 where hidden; D = rowsum(P dP), [B, Hq, Sq, 1]; X = dP - D + dL. As in
+    #: ``Intermediates`` the last of Sk keys may be a sink, also of dA and dS.
     dP: np.ndarray
     D: np.ndarray
     X: np.ndarray
     #: Gradients of the finished score and of the scaled one, before what bends it, [B, Hq, Sq, Sk].
     dA: np.ndarray
     dS: np.ndarray
-    #: Gradients of the operands q' and k', per query head, before the scale.
+    #: Gradients of the operands q' and k', per query head, before the scale; without a sink.
     of_q: np.ndarray
     of_k: np.ndarray
     #: Gradient of v' of each query head.
@@ -285,17 +329,18 @@ def gradient_intermediates(
     dS = np.where(forward.visible, dA if slope is None else dA * slope, 0.0)
     score, p, scale = forward.score, parameters_of(problem) | rotations_of(problem), problem.scale_value
     of_p: dict[str, np.ndarray] = {}
+    keys, of_pairs = forward.of_keys, dS[..., : problem.key_length]
     if score.pairs is None:
-        of_q, of_k = dS @ forward.k, dS.swapaxes(-1, -2) @ forward.q
+        of_q, of_k = of_pairs @ keys.k, of_pairs.swapaxes(-1, -2) @ forward.q
     else:
-        of_q, of_k, of_p = score.pairs.pull(FLOATS, finite(forward.q), finite(forward.k), p, dS)
+        of_q, of_k, of_p = score.pairs.pull(FLOATS, finite(forward.q), finite(keys.k), p, of_pairs)
     dq, by_queries = score.queries.pull(FLOATS, finite(problem.q), p, scale * of_q)
     if score.plain:
         dk, by_keys = scale * forward.over_group(of_k), {}
     else:
         dk, by_keys = score.keys.pull(FLOATS, finite(repeated_keys(problem)), p, scale * of_k)
         dk = forward.over_group(dk)
-    of_v = forward.dropped(forward.P).swapaxes(-1, -2) @ cotangent
+    of_v = keys.dropped(keys.P).swapaxes(-1, -2) @ cotangent
     if outputs is None:
         dv, by_values = of_v, {}
     else:
@@ -308,7 +353,10 @@ def gradient_intermediates(
             by_values["output_projection_bias"] = np.where(heads, of_output.sum(axis=2, keepdims=True), 0.0)
     found = {"dq": dq, "dk": dk, "dv": forward.over_group(dv)}
     if problem.bias is not None:
-        found["dbias"] = dA.sum(axis=problem.broadcast_axes("bias"), keepdims=True)
+        of_keys = dA[..., : problem.key_length]
+        found["dbias"] = of_keys.sum(axis=problem.broadcast_axes("bias"), keepdims=True)
+    if problem.sinks is not None:
+        found["dsinks"] = dA[..., -1:].sum(axis=problem.broadcast_axes("sinks"), keepdims=True)
     for name, per_head in (by_queries | by_keys | by_values | {name: scale * of for name, of in of_p.items()}).items():
         found[f"d{name}"] = per_head.sum(axis=problem.broadcast_axes(name)[:2], keepdims=True)
     return GradientIntermediates(of_output, cotangent, lse_cotangent, dP, D, X, dA, dS, of_q, of_k, of_v, found)

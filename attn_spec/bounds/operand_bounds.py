@@ -106,9 +106,9 @@ def value_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
     """Errors of v' [B, Hq, Sk, U] as they are stored, 0 where nobody sees them; None of v itself."""
     if not forward.problem.projects:
         return None
-    return np.where(
-        np.any(forward.seen, axis=2)[..., None], term("errors of values", _value_errors(forward, contract)), 0.0
-    )
+    found = term("errors of values", _value_errors(forward, contract))
+    seen = np.any(forward.of_keys.seen, axis=2)[..., None]
+    return forward.padded(np.where(seen, found, 0.0))
 
 
 @memoized
@@ -220,7 +220,7 @@ def unknown_keys(forward: Intermediates, contract: ResolvedContract) -> np.ndarr
 
     A score that overflows is NaN where -inf is added to it to hide it, and so is a weight of 0 times an infinity.
     """
-    problem, unknown = forward.problem, np.zeros((*forward.s.shape[:2], forward.s.shape[-1]), dtype=bool)
+    problem, unknown = forward.problem, np.zeros((*forward.s.shape[:2], forward.problem.key_length), dtype=bool)
     if operand_error(forward, contract) is None:
         return unknown
     unknown = _unknown(repeated_keys(problem), _operands(forward, contract)[1].error)

@@ -91,6 +91,9 @@ class Contract:
     reference_range: float = 0.0
     #: Largest distance of the reference "maximum" from the running maximum (lazy rescaling), natural units.
     reference_slack: float = 0.0
+    #: Reference subtracted from a sink: "maximum", the running maximum, in which the sink takes part; or "keys", the
+    #: maximum of the keys alone, so that a sink far above them overflows, and such rows are not in the domain.
+    sink_reference: str = "keys"
     #: Format of the probabilities when they enter the product with v.
     probabilities: str = "input"
     #: "after_product": out = (w @ v) / sum(w). "before_product": out = (w / sum(w)) @ v, where the row sum may be
@@ -324,6 +327,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "scale_on": ("scores", "operands"),
     "exponent": ("natural", "base2", "base2_fused"),
     "reference": ("maximum", "zero", "upper_bound"),
+    "sink_reference": ("keys", "maximum"),
     "normalize": ("after_product", "before_product", "every_tile", "by_lse"),
     "merging": ("weighted", "difference"),
     "row_sum_of": ("cast", "uncast", "either"),

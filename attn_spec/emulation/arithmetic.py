@@ -54,6 +54,9 @@ class Order:
     #: True if each result between q, k and v and the operands of a score is stored in the format of operands: a
     #: projection before its bias is added, q cos before q' sin is added.
     results_stored: bool = False
+    #: Tile of an attention sink, which is one more key: "with_keys", that of the last keys unless it is full; or one of
+    #: its own, visited "first" or "last".
+    sink: str = "with_keys"
     #: True if normalization divides; False if it multiplies by a reciprocal.
     divides: bool = False
     #: Tensor that dropout multiplies by 1 / (1 - p): the kept "weights", the "probabilities" that weights are stored

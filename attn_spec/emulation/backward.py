@@ -9,6 +9,7 @@ pass, such as the diagonal, the mask and the heads, for the backward pass only. 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -45,13 +46,15 @@ class TiledGradients(TiledAttention):
         self.dL = None if dlse is None else self.of_queries_there(self.read(dlse)[..., None])
         self.bias_shape = () if self.bias is None else tuple(options["bias"].shape)
         self.bias_gradient_dtype = own.get("bias", self.c.gradients)
+        self.sink_gradient_dtype = own.get("sinks", self.c.gradients)
 
     def __call__(self) -> tuple[Any, ...]:
-        """Return dQ, dK, dV and, if there is a bias, dBias, each of the shape of its input."""
+        """Return dQ, dK, dV and, if there are a bias or sinks, dBias and dSinks, each of the shape of its input."""
         heads = self.q.shape[1]
         dq = self.array(np.zeros(tuple(self.q.shape)))
         dk, dv = (self.array(np.zeros((len(x), heads, *x.shape[2:]))) for x in (self.k, self.v))
         dbias = self.array(np.zeros((*self.q.shape[:3], self.Sk)))
+        of_sinks = self.array(np.zeros((*self.q.shape[:3], 1)))
         self.dS = self.array(np.zeros(dbias.shape if self.pair_scores is not None else 0))
         with np.errstate(all="ignore"):
             delta = self.delta()
@@ -66,12 +69,18 @@ class TiledGradients(TiledAttention):
                 dq = self.xp.where(grown == dq, dq, self.store(grown))  # unchanged sums are not rounded again
                 self.place(dk, self.accumulate_over_queries(dS, self.operand_of_score_gradient(self.q)))
                 self.place(dv, self.accumulate_over_queries(self.cast(self.drop(p)), self.cotangent()))
-                self.place(dbias.swapaxes(2, 3), self.bias_gradient(dA).swapaxes(2, 3))
+                of_scores = self.bias_gradient(dA)
+                self.place(dbias.swapaxes(2, 3), of_scores.swapaxes(2, 3))
+                if self.sinks is not None and (at_sink := self.tile.cols == self.Sk).any():
+                    of_sinks = of_scores[..., at_sink]
             scaled = [self.finish_dq(dq), self.finish_dk(self.sum_over_group(dk))]
             found = [self.convert(x, "gradients", "score_accumulation") for x in scaled]
             found.append(self.convert(self.finish_dv(self.sum_over_group(dv)), "gradients", "gradient_accumulation"))
             if self.bias is not None:
                 found.append(self.convert(self.reduce_bias(dbias), self.bias_gradient_dtype, "gradient_accumulation"))
+            if self.sinks is not None:
+                dsinks = self.reduce_sinks(of_sinks)
+                found.append(self.convert(dsinks, self.sink_gradient_dtype, "gradient_accumulation"))
             return tuple(found)
 
     # Reading
@@ -258,9 +267,22 @@ class TiledGradients(TiledAttention):
 
     def reduce_bias(self, dA: Any) -> Any:
         """Sum over the axes along which the bias was broadcast, one after the other."""
-        for axis in (axis for axis, length in enumerate(self.bias_shape) if length == 1):
+        return self.reduced(dA, self.bias_shape)
+
+    def reduce_sinks(self, dA: Any) -> Any:
+        """Sum the gradients of a sink [B, Hq, Sq, 1] over rows, batch entries, and heads that share it."""
+        return self.reduced(dA, tuple(self.sinks.shape)) if self.sinks is not None else dA
+
+    def reduced(self, dA: Any, shape: tuple[int, ...]) -> Any:
+        """Sum over the axes of length 1 in ``shape``, one after the other."""
+        for axis in (axis for axis, length in enumerate(shape) if length == 1):
             dA = self.sum_over(dA, axis)
         return self.store(dA)
+
+    @staticmethod
+    def differentiated(options: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the names of the inputs whose gradients a call with these options returns, in order."""
+        return ("q", "k", "v", *(name for name in ("bias", "sinks") if options.get(name) is not None))
 
     def sum_over(self, x: Any, axis: int) -> Any:
         """Sum over an axis, which stays with length 1."""

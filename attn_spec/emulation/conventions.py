@@ -50,6 +50,14 @@ class _Varied(TiledAttention if TYPE_CHECKING else object):
             change += len(first)
         return replace(order, seed=order.seed + change)
 
+    def __call__(self) -> Any:
+        """Return the answer, whose log-sum-exp is that of the keys alone if the conventions say so."""
+        found = super().__call__()
+        if self.agreed.sink_in_lse or self.sinks is None:
+            return found
+        self.sinks = None
+        return found[0], super().__call__()[1]
+
     def finish(self, acc: np.ndarray, l: np.ndarray) -> np.ndarray:
         out, empty = super().finish(acc, l), self.empty_rows()[..., None]
         if self.agreed.unused_rows == OPEN:
@@ -59,8 +67,12 @@ class _Varied(TiledAttention if TYPE_CHECKING else object):
         return out if self.agreed.empty_row == "zero" else np.where(empty, self.mean_of_v(), out)
 
     def empty_rows(self) -> np.ndarray:
-        """Return the queries that see no key, [B, Hq, Sq]. Other row sums may be 0 too, if all weights underflow."""
-        return np.logical_not(self.visible(np.arange(self.Sk)).any(axis=-1)) & self.there()
+        """Return the queries that are there and see no key and no sink, [B, Hq, Sq].
+
+        Other row sums may be 0 too, by underflow.
+        """
+        empty = np.logical_not(self.visible(np.arange(self.Sk)).any(axis=-1)) & self.there()
+        return empty if self.sinks is None else empty & ~self.sees_sink()[..., 0]
 
     def there(self) -> np.ndarray:
         """Return the queries that are not behind the length of their sequence, [Sq] or [B, 1, Sq]."""
@@ -68,7 +80,7 @@ class _Varied(TiledAttention if TYPE_CHECKING else object):
 
     def mean_of_v(self) -> np.ndarray:
         """Return the output of this arithmetic when all scores are 0."""
-        steps = steps_of(self.c, self.order)
+        steps = steps_of(self.c, self.order)  # without sinks: rows that have one get no mean
         tensors, dropped = (np.zeros(self.q.shape), np.zeros(self.k.shape), self.v), self.dropout_options()
         return steps(self.c, self.order, *tensors, **dropped)()[0]
 

@@ -65,13 +65,20 @@ class TiledAttention(Dropout):
         """Return the running reference of the row.
 
         It is the maximum; under a lazy contract a number at most ``reference_slack`` below it; or the contract's fixed
-        reference.
+        reference. A sink that is added to a finished row sum moves it only in rows that see no key.
         """
         if self.c.reference != "maximum":
             return self.fixed_reference(m)
+        if self.adds_sink_last and self.tile.cols[0] == self.Sk:
+            return self.xp.where(m == -np.inf, tile_max, m)
         m_new = self.xp.maximum(m, tile_max)
         slack = self.c.reference_slack / (math.log(2) if self.is_base2 else 1.0)
         return self.xp.where(self.xp.isfinite(m) & (m_new - m <= slack), m, m_new) if slack else m_new
+
+    @property
+    def adds_sink_last(self) -> bool:
+        """True if the sink is reduced by the maximum of the keys alone."""
+        return self.sinks is not None and self.order.sink == "last" and self.c.sink_reference == "keys"
 
     def fixed_reference(self, m: Any) -> Any:
         """Return one reference for the row: zero, or an upper bound on its scores from norms of q and k."""
@@ -181,7 +188,7 @@ class TiledAttention(Dropout):
     # Results
 
     def nonzero(self, l: Any) -> Any:
-        """Return the row sum, and 1 for rows that saw no key: their output is 0 and their log-sum-exp -inf + log(1)."""
+        """Return the row sum, and 1 for rows without a term: their output is 0 and their log-sum-exp -inf + log(1)."""
         return self.xp.where(l == 0, 1.0, self.convert(l, "softmax", "row_sum"))
 
     def finish(self, acc: Any, l: Any) -> Any:

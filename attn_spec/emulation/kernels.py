@@ -17,7 +17,6 @@ from attn_spec.kernels.frameworks.torch import TORCH
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.problem.options import OPTIONS
-from attn_spec.problem.quantities import DIFFERENTIABLE
 
 from .arithmetic import Order
 from .backward import TiledGradients
@@ -38,6 +37,8 @@ CONVENTIONS = {
     "unused": "unread",
     "unused_rows": "zero",
 }
+#: The option of a sink, which random kernels and a few sound ones declare beside those.
+SINKS = ("sinks",)
 #: Options that are tensors.
 TENSORS = tuple(name for name, row in OPTIONS.items() if row.tensor)
 
@@ -139,7 +140,8 @@ def emulate_both(
         elif chooses_score(options):
             found = operands(contract, chosen, q, k, options).backward(run, v, dO, out, lse)
         else:
-            found = dict(zip(DIFFERENTIABLE, run(contract, (*vectors, lse), options, dO)(), strict=False))
+            call = run(contract, (*vectors, lse), options, dO)
+            found = dict(zip(call.differentiated(options), call(), strict=True))
         return {
             f"d{name}": TORCH.give(
                 shown.presented(f"d{name}", x),

@@ -262,7 +262,7 @@ class Operands:
 
     def pulled(self, call: Any, q: np.ndarray, k: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return gradients by input except v, that of q for each head; and the gradient of the values of each head."""
-        dq, dk, dv, *dbias = call()
+        dq, dk, dv, *of_options = call()
         A, of_p = self.execution(self.steps), {}
         if self.score.pairs is not None:
             x, y = self.operands(q, k)
@@ -273,7 +273,7 @@ class Operands:
         of_q, by_queries = self.score.queries.pull(A, finite(self.q), self.p, of_q)
         of_k, by_keys = self.score.keys.pull(A, finite(self.k), self.p, of_k)
         found = {"q": of_q.values, "k": self.sum_over_group(of_k.values)}
-        found |= dict(zip(["bias"], dbias, strict=False))
+        found |= dict(zip(call.differentiated(self.options)[3:], of_options, strict=True))
         found |= {name: self.over_heads(name, of.values) for name, of in (of_p | by_queries | by_keys).items()}
         return found, dv
 

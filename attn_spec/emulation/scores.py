@@ -33,7 +33,7 @@ EXECUTED = ("scale", *BENDS, *ADDED)
 #: Options that the steps here and in ``dropout`` evaluate, and the scores of pairs that ``operands`` makes of others.
 HANDLES = (
     *("causal", "causal_alignment", "window", "mask", *EXECUTED, "pair_scores"),
-    *("dropout_keep", "dropout_p", "dropout_seed"),
+    *("dropout_keep", "dropout_p", "dropout_seed", "sinks"),
     *LENGTHS,
 )
 
@@ -42,7 +42,7 @@ HANDLES = (
 class Tile:
     """Keys that are visited together."""
 
-    #: Key indices; indices from Sk on are padding.
+    #: Key indices; Sk is the sink if there is one, and other indices from Sk on are padding.
     cols: np.ndarray
     #: Visibility of these keys for each query, bool [B, Hq, Sq, tile].
     visible: Any
@@ -84,6 +84,7 @@ class Scores(MatrixProducts):
         self.bias_dtype = "float64" if self.bias is None else of(options["bias"]).dtype_of(options["bias"])
         self.slopes = options.get("alibi_slopes")
         self.sequences = self.read_sequences(options)
+        self.sinks = options.get("sinks")
 
     # Reading
 
@@ -105,15 +106,20 @@ class Scores(MatrixProducts):
 
     def tiles(self) -> Iterator[Tile]:
         """Yield the tiles in the order of visit, all of one length: the tile at the end may pass the last key."""
-        size = self.order.kv_tile or max(self.Sk, 1)
-        starts = np.arange(0, self.Sk, size)
+        own = self.sinks is not None and self.order.sink != "with_keys"
+        columns = self.Sk if own or self.sinks is None else self.Sk + 1
+        size = self.order.kv_tile or max(columns, 1)
+        starts = np.arange(0, columns, size)
         if self.order.tiles == "reverse":
             starts = starts[::-1]
         if self.order.tiles == "random":
             starts = np.random.default_rng(self.order.seed).permutation(starts)
-        for visit, start in enumerate(starts):
-            cols = start + np.arange(size)
-            yield Tile(cols, self.array(self.visible(cols)), is_last=visit == len(starts) - 1)
+        every = [start + np.arange(size) for start in starts]
+        if own:  # what follows the last key is padding, and no second sink
+            of_sink, every = np.array([self.Sk]), [np.where(cols < self.Sk, cols, cols + 1) for cols in every]
+            every = [of_sink, *every] if self.order.sink == "first" else [*every, of_sink]
+        for visit, cols in enumerate(every):
+            yield Tile(cols, self.array(self.sees(cols)), is_last=visit == len(every) - 1)
 
     def load_k(self) -> Any:
         return self.load(self.k)
@@ -124,16 +130,39 @@ class Scores(MatrixProducts):
     def load(self, x: Any) -> Any:
         """Return the tile of k or v for each query head, [B, Hq, tile, ..]; zeros past the last key."""
         cols = self.tile.cols
+        if not self.Sk:  # a sink alone
+            return self.array(np.zeros((len(x), self.q.shape[1], len(cols), x.shape[3])))
         values = x[:, :, np.minimum(cols, self.Sk - 1)][:, self.map_kv_head()]  # the tile first: heads are copied
         return self.xp.where(self.array((cols < self.Sk)[:, None]), values, 0.0)
 
     # Scores
 
     def scores(self) -> Any:
-        """Return scores of the tile, masked keys included, in units of ln 2 if the exponential is base 2.
+        """Return scores of the tile, masked keys and a sink included, in units of ln 2 if the exponential is base 2.
 
         If log2(e) is folded into the exponent, the scores are unscaled.
         """
+        s, at_sink = self.scores_of_keys(), self.tile.cols == self.Sk
+        return (
+            s if self.sinks is None or not at_sink.any() else self.xp.where(self.array(at_sink), self.sink_score(), s)
+        )
+
+    def sink_score(self) -> Any:
+        """Return the sink as a score, [B, Hq, Sq, 1]: loaded, moved as the scores of its row are, in their units."""
+        return self.change_base(self.moved_sink())
+
+    def moved_sink(self) -> Any:
+        """Return the sink of each row, moved by the number by which all scores of the row are larger."""
+        shift, z = self.row_shift(), self.load_sink()
+        return self.add(z, shift, "stored_scores") if np.ndim(shift) else z
+
+    def load_sink(self) -> Any:
+        """Return the sink of each head in the format of scores, [1, Hq, 1, 1]."""
+        given, dtype = self.array(values_of(self.sinks)), of(self.sinks).dtype_of(self.sinks)
+        return self.convert(given, "stored_scores", dtype)
+
+    def scores_of_keys(self) -> Any:
+        """Return the scores of the keys of the tile."""
         s = self.score(self.q, self.load_k())
         if self.puts_bias_first:
             return self.change_base(self.apply_scale(self.apply_bias_first(s)))
@@ -166,7 +195,7 @@ class Scores(MatrixProducts):
     def folds_exponent(self) -> bool:
         """True if scores stay unscaled until an exponent that has the scale and log2(e) in one constant."""
         wanted = self.order.exponent_folded and self.is_base2 and not self.scales_operands
-        plain = not self.has_addends and not self.bends and self.c.reference_distance == 0
+        plain = not self.has_addends and not self.bends and self.c.reference_distance == 0 and self.sinks is None
         return wanted and plain and (self.scale is None or self.scale > 0)
 
     @property
@@ -333,7 +362,18 @@ class Scores(MatrixProducts):
 
     def option_tile(self, option: np.ndarray, cols: np.ndarray) -> np.ndarray:
         """Return a tile of the mask or bias; elements past the last key are never used."""
+        if not self.Sk:  # a sink alone
+            return np.zeros((*option.shape[:-1], len(cols)), dtype=option.dtype)
         return option[..., np.minimum(cols, self.Sk - 1)]
+
+    def sees(self, cols: np.ndarray) -> np.ndarray:
+        """Return which keys, or sinks, of the tile each query attends to, bool [B, Hq, Sq, tile]."""
+        seen = self.visible(cols)
+        return seen if self.sinks is None else np.where(cols == self.Sk, self.sees_sink(), seen)
+
+    def sees_sink(self) -> np.ndarray:
+        """Return which heads have a sink, bool [1, Hq, 1, 1]."""
+        return values_of(self.sinks) > -np.inf
 
     def visible(self, cols: np.ndarray) -> np.ndarray:
         """Return which keys of the tile each query attends to, bool [B, Hq, Sq, tile]."""

@@ -5,6 +5,7 @@ They cover arithmetic that contracts allow and no available CPU kernel has:
 - formats and rounding: tf32, truncation, flushed subnormals, narrow accumulators;
 - products: matrix units that truncate, products of pieces;
 - softmax: lazy rescaling, references that are no maximum, exponentials as inaccurate as permitted;
+- attention sinks, in the maximum or added last, alone or by a factor of the output;
 - every kind of backward pass, in several tilings and orders of summation.
 """
 
@@ -22,11 +23,12 @@ from attn_spec.problem.traits import named_by, replaces_score, weighs_linearly
 from .arithmetic import Order
 from .backward import DifferentiatedProduct, StoredWeights
 from .dropout import BY_CHANCE, DROPOUT
-from .kernels import SUPPORTS, emulate_both
+from .kernels import SINKS, SUPPORTS, emulate_both
 from .linear import SUPPORTS as LINEAR
 from .linear import LinearAttention, LinearGradients, StateAttention
 from .passes import Renormalized, TwoPasses
 from .sequences import LENGTHS
+from .sinks import SinkFactor
 from .split import NormalizedSplitAttention, RingAttention
 
 #: Contract fields without any freedom beyond rounding to the formats: elementary functions are accurate far below one
@@ -75,7 +77,7 @@ def _promoted(form: str, terms: int) -> dict[str, Any]:
     return {"inner_accumulation": form, "inner_terms": terms}
 
 
-_ALL = (*SUPPORTS, *DROPOUT, *BY_CHANCE, *LENGTHS)
+_ALL = (*SUPPORTS, *DROPOUT, *BY_CHANCE, *SINKS, *LENGTHS)
 _SCORES = named_by([replaces_score]) - named_by([weighs_linearly])
 _LINEAR: dict[str, Any] = {"supports": LINEAR, "always": ("feature_map",)}
 _KERNELS = (
@@ -138,6 +140,23 @@ _KERNELS = (
         Order(kv_tile=8),
         dtypes=_HALVES,
         steps=NormalizedSplitAttention,
+    ),
+    # Ways to add a sink.
+    *(
+        emulate_both(name, replace(PRECISE, **changes), order, supports=(*SUPPORTS, *SINKS), dtypes=_NOT_64)
+        for name, changes, order in (
+            ("sink_first", {"sink_reference": "maximum"}, Order(kv_tile=8, sink="first")),
+            ("sink_last", {"sink_reference": "maximum"}, Order(kv_tile=8, sink="last")),
+            ("sink_by_keys", {"exponent": "base2"}, Order(kv_tile=8, sink="last")),
+        )
+    ),
+    emulate_both(
+        "sink_by_factor",
+        replace(PRECISE, lse_merges=1),
+        Order(kv_tile=8),
+        supports=(*SUPPORTS, *SINKS),
+        dtypes=_NOT_64,
+        steps=SinkFactor,
     ),
     # Places of the scale and of log2(e).
     emulate_both("scaled_query", replace(PRECISE, scale_on="operands"), Order(scaling="query"), dtypes=_NOT_64),

@@ -35,6 +35,11 @@ class SplitAttention(TiledAttention):
     #: Number of splits that the keys are dealt to; some splits are empty if there are few tiles.
     splits = 3
 
+    @property
+    def adds_sink_last(self) -> bool:
+        """False: the maximum of one split may be far below that of all keys."""
+        return False
+
     def __call__(self) -> tuple[Any, Any]:
         """Return output [B, Hq, Sq, Dv] and log-sum-exp [B, Hq, Sq]."""
         with np.errstate(all="ignore"):

@@ -55,6 +55,11 @@ class Analysis:
         plain = {name: row.off for name, row in OPTIONS.items() if name not in stay}
         return Analysis(self.problem.replace(q=np.zeros(self.problem.q.shape), **plain))
 
+    @cached_property
+    def without_sinks(self) -> Analysis:
+        """Analysis of the problem without sinks; a new one even where it has none."""
+        return Analysis(self.problem.without_sinks())
+
     @np.errstate(all="ignore")
     def truth_and_bound(self, contract: ResolvedContract) -> tuple[Truth, ForwardBound]:
         """Return the truth and the bound under a contract, the truth sharp enough for the bound."""

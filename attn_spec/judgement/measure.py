@@ -175,7 +175,7 @@ def _judge(
     """Judge an answer as :func:`judge` does, under a contract without alternatives."""
     problem, measurements = known.problem, []
     truth, bound = known.truth_and_bound(contract)
-    empty, there = problem.blind_queries, problem.there
+    there = problem.there
     if output is not None:
         expected, allowed, inside = _with_empty_rows(known, contract, truth["output"], bound, conventions.empty_row)
         decided = there | guard("rows behind their sequence are not measured", conventions.unused_rows == "zero", True)
@@ -188,6 +188,10 @@ def _judge(
             _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured, asked=asked)
         )
     if lse is not None:
+        if not conventions.sink_in_lse:
+            known = known.without_sinks
+            truth, bound = known.truth_and_bound(contract)
+        empty = known.problem.empty_rows
         expected, allowed, fits = _in_base(truth["lse"], bound.allowed["lse"], conventions.lse_base, contract)
         decided = conventions.empty_lse != OPEN
         value = float(conventions.empty_lse) if decided else np.nan
@@ -266,7 +270,8 @@ def _with_empty_rows(
     if problem.projects:
         return _with_empty_heads(known, contract, truth, bound, empty_row)
     empty = np.broadcast_to(problem.blind_queries[..., None], truth.value.shape)
-    allowed = bound.allowed["output"]
+    # A sink that holds all of the weight has the value 0, and no product is formed.
+    allowed = np.where(problem.sink_alone[..., None], 0.0, bound.allowed["output"])
     inside = bound.in_domain | guard("rows that see no key are measured", bound.empty_in_domain, False)
     if empty_row == OPEN:
         return truth, allowed, bound.in_domain

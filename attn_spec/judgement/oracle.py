@@ -122,7 +122,7 @@ def oracle(problem: Problem, **radii: np.ndarray) -> Truth:
 def float64_truth(forward: Intermediates) -> Truth:
     """Return tier 0: the float64 intermediates with their own proved error, and radius inf where float64 overflows."""
     error = evaluation_error(forward)
-    empty = forward.keys == 0
+    empty, no_key = forward.keys == 0, ~forward.problem.visible.any(axis=-1, keepdims=True)
     usable = error.domain_of("output")[..., None] & np.isfinite(forward.output)
     output_radius = np.where(usable, error.allowed["output"], np.inf)
     L = forward.L[..., 0]
@@ -130,7 +130,7 @@ def float64_truth(forward: Intermediates) -> Truth:
     lse_radius = np.where(empty[..., 0], 0.0, lse_radius)
     if forward.problem.projects:
         return {"output": _enclosed(forward.output, output_radius), "lse": _enclosed(L, lse_radius)}
-    output = _enclosed(np.where(empty, 0.0, forward.O), np.where(empty, 0.0, output_radius))
+    output = _enclosed(np.where(no_key, 0.0, forward.O), np.where(no_key, 0.0, output_radius))
     return {"output": output, "lse": _enclosed(L, lse_radius)}
 
 

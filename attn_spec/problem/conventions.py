@@ -38,6 +38,8 @@ class Convention:
     decides: tuple[str, ...] = ()
     #: True if a problem states the convention, as an option of its name, which the judgement reads instead.
     is_option: bool = False
+    #: The option that the convention is about, without which it decides nothing; empty for any problem.
+    of: str = ""
     #: True if only queries that see no key depend on the convention.
     without_keys: bool = False
     #: True if the convention is OPEN unless it is named, in a test of one answer and for a callable without @kernel, so
@@ -75,6 +77,10 @@ def convention(**row: Any) -> Any:
     return field(default=row["default"], metadata={"row": Convention(**row)})
 
 
+def _has_sinks(problem: Any) -> bool:
+    return problem.sinks is not None
+
+
 def _has_blind_queries(problem: Any) -> bool:
     return bool(problem.blind_queries.any())
 
@@ -98,7 +104,7 @@ class Conventions:
         shows=lambda p: p.causal and bool((p.end_keys - p.used_queries != p.first_keys).any()),
     )
     empty_row: str = convention(
-        says="Output of a query that sees no key.",
+        says="Output of a query that sees no key and has no sink.",
         choices={"zero": "0", "mean_of_v": "the mean of the values of all keys", "nan": "NaN"},
         default="zero",
         decides=("output",),
@@ -113,13 +119,24 @@ class Conventions:
         decides=("lse",),
     )
     empty_lse: str = convention(
-        says="LSE of a query that sees no key.",
+        says="LSE of a query that sees no key and has no sink.",
         choices={"-inf": "the logarithm of no sum", "+inf": "so that exp(s - LSE) is 0", OPEN: "any number"},
         default="-inf",
         decides=("lse",),
         without_keys=True,
         left_open=True,
         shows=_has_blind_queries,
+    )
+    sink_in_lse: bool = convention(
+        says="Whether the LSE has the term of an attention sink.",
+        choices={
+            True: "the logarithm of what weights are divided by",
+            False: "the logarithm of the sum over keys, without the sink",
+        },
+        default=True,
+        decides=("lse",),
+        of="sinks",
+        shows=_has_sinks,
     )
     masked_nonfinite: str = convention(
         says="Whether Inf or NaN in a hidden key or value is kept out of the result.",

@@ -26,6 +26,7 @@ BROADCASTS = {
     "BHQK": ("11QK", "BHQK", "B11K", "B1QK", "1HQK", "111K", "1HQ1", "1H1K", "BH1K", "BHQ1"),
     "BHDD": ("11DD", "1HDD", "BHDD"),
     "BH11": ("1111", "1H11", "BH11"),
+    "1H11": ("1H11", "1111"),
     "BHAD": ("11AD", "1HAD", "BHAD"),
     "BH1A": ("111A", "1H1A", "BH1A"),
     "B111": ("B111",),
@@ -206,6 +207,25 @@ GAMMAS: dict[str, Pattern] = {
     "large": lambda rng, shape: 100.0 * (1 + rng.random(shape)) * rng.choice((-1.0, 1.0), shape),
     "tiny": lambda rng, shape: 2.0**-12 * rng.standard_normal(shape),
     "zero": lambda rng, shape: np.zeros(shape),
+}
+
+
+def _some_absent(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Return sinks of which about half are -inf, which is no sink; the first head has none."""
+    absent = (rng.random(shape) < 0.5) | (np.arange(shape[1])[:, None, None] == 0)
+    return np.where(absent, -np.inf, rng.standard_normal(shape))
+
+
+#: Patterns of attention sinks, from plain to wild. A sink of 100 overflows float32 unless it is part of the maximum.
+SINKS: dict[str, Pattern] = {
+    "zero": lambda rng, shape: np.zeros(shape),
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "spread": lambda rng, shape: 4.0 * rng.standard_normal(shape),
+    "high": lambda rng, shape: 20.0 + rng.standard_normal(shape),
+    "low": lambda rng, shape: -40.0 + rng.standard_normal(shape),
+    "some_absent": _some_absent,
+    "absent": lambda rng, shape: np.full(shape, -np.inf),
+    "beyond": lambda rng, shape: np.full(shape, 100.0),
 }
 
 

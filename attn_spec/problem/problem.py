@@ -87,8 +87,32 @@ class Problem(Sequences):
 
     @property
     def empty_rows(self) -> np.ndarray:
-        """Rows that attend to no key, of queries that are there or not: bool [B, Hq, Sq]."""
-        return np.logical_not(self.visible.any(axis=-1))
+        """Queries, there or not, whose row sum has no term, neither of a key nor of a sink: bool [B, Hq, Sq]."""
+        return ~self._sees_keys & ~self.sees_sink
+
+    @property
+    def sink_alone(self) -> np.ndarray:
+        """Queries that see no key but have a sink, which holds all of the weight: bool [B, Hq, Sq]."""
+        return ~self._sees_keys & self.sees_sink
+
+    @property
+    def _sees_keys(self) -> np.ndarray:
+        return np.any(self.visible, axis=-1)
+
+    @property
+    def sees_sink(self) -> np.ndarray:
+        """Queries whose row sum has the term of a sink: bool [B, Hq, Sq]."""
+        return np.broadcast_to((self.sinks_of_heads[..., 0] > -np.inf) & self.there, self.score_shape[:3])
+
+    @property
+    def sinks_of_heads(self) -> np.ndarray:
+        """Sink of each query head, -inf where there is none, [1, Hq, 1, 1]."""
+        sinks = np.array(-np.inf) if self.sinks is None else self.sinks
+        return np.broadcast_to(sinks, (1, self.score_shape[1], 1, 1))
+
+    def without_sinks(self) -> Self:
+        """Return the problem without sinks."""
+        return self if self.sinks is None else self.replace(sinks=None)
 
     @property
     def blind_queries(self) -> np.ndarray:
@@ -192,14 +216,15 @@ class Problem(Sequences):
         """Return the same attention with every masking option written into one tensor, "mask" or "bias".
 
         In a bias -inf masks a key. A problem that masks nothing, or only by that tensor, is returned unchanged. Lengths
-        of sequences stay beside the tensor if another option counts from the diagonal that they move.
+        of sequences stay beside the tensor if another option counts from the diagonal that they move, or adds to the
+        row sum of each query that is there.
         """
         hiding = [name for name, row in OPTIONS.items() if row.kind == MASK and row.is_used(getattr(self, name))]
         if not set(hiding) - {into}:
             return self
         seen = functools.reduce(np.logical_and, (OPTIONS[name].sees(self) for name in hiding))  # type: ignore[misc]
         seen = seen.reshape((1,) * (4 - seen.ndim) + seen.shape)
-        counts = [row for name, row in OPTIONS.items() if row.positional and row.kind != MASK]
+        counts = [row for row in OPTIONS.values() if row.adds_to_row_sum or (row.positional and row.kind != MASK)]
         stay = any(row.is_used(getattr(self, row.name)) for row in counts)
         gone = [name for name in hiding if not (stay and OPTIONS[name].moves_diagonal)]
         changes: dict[str, Any] = {name: OPTIONS[name].off for name in gone}

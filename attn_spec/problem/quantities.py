@@ -51,6 +51,7 @@ _ROWS = (
         gradient_of="bias",
         shown=False,
     ),
+    _of_parameter("sinks", symbol="dSinks", axes="1H11"),
     _of_parameter("score_weight", symbol="dW", axes="BHDE"),
     _of_parameter("score_gamma", symbol="dgamma", axes="BH11"),
     _of_parameter("score_vector", symbol="dw", axes="BH1A"),

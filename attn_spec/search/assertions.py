@@ -110,12 +110,13 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
     subject.
 
     A query that sees no key has gradients of 0 if its output is 0, whatever the inputs. If its output is a mean of V or
-    NaN it has others. The gradient of a bias is never a sum of several gradients from the kernel. No operand of a score
-    may overflow.
+    NaN it has others. The gradient of a bias or of sinks is never a sum of several gradients from the kernel. No
+    operand of a score may overflow.
     """
     found = strategies.problems(subject, backward=True, **drawn)
     if not subject.presentation.calls_once or subject.kernel.merge:
-        found = found.filter(lambda problem: not subject.sums_gradient_of("bias", problem))
+        summed = subject.sums_gradient_of
+        found = found.filter(lambda problem: not (summed("bias", problem) or summed("sinks", problem)))
     if named_by([replaces_score]) & subject.kernel.supports:
         found = found.filter(lambda problem: not has_unknown_operands(subject, problem))
     zero = subject.conventions.empty_row == "zero"

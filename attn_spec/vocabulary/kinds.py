@@ -135,8 +135,8 @@ def _choice(convention: str, value: Any, means: str) -> str:
     return f"{means} ({'; '.join(have)})" if have else means
 
 
-#: Conventions that the table of libraries records: those that one answer shows.
-LIBRARY_CONVENTIONS = tuple(name for name, row in CONVENTIONS.items() if row.decides)
+#: Conventions that the table of libraries records: those that one answer shows, whatever options a library takes.
+LIBRARY_CONVENTIONS = tuple(name for name, row in CONVENTIONS.items() if row.decides and not row.of)
 
 
 def _libraries() -> list[Word]:

@@ -5,12 +5,16 @@ import time
 import numpy as np
 import pytest
 
+from attn_spec.attention import error_free, error_free_gradients
+from attn_spec.attention.enclosure import enclose
+from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.contract.presets import PRESETS
-from attn_spec.judgement.analysis import analysis_of
+from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
 from attn_spec.judgement.long.blocks import judge_parts, parts_of
 from attn_spec.judgement.long.gradient_blocks import judge_gradient_parts
 from attn_spec.judgement.long.gradient_parts import gradient_parts_of
 from attn_spec.judgement.measure import judge, judge_gradients
+from attn_spec.judgement.oracle import float64_gradients
 from attn_spec.numbers import bits
 from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.problem import Problem
@@ -108,3 +112,40 @@ def test_a_batch_of_many_short_sequences_is_judged_at_once():
     assert not judgement.refuted
     assert judgement.exercised
     assert time.monotonic() - start < 20  # about a second; machines that run many tests are slow
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["balls", "error-free products"])
+def test_a_sink_is_in_the_row_sum_of_no_query_behind_its_sequence(problem, long):
+    """The truth of a batch with sinks is that of its sequences alone, in every tier and in dsinks."""
+    with_sinks = problem.replace(sinks=np.array([0.5, -np.inf]).reshape(1, 2, 1, 1))
+    rng = np.random.default_rng(5)
+    dO, dL = rng.standard_normal(problem.output_shape), rng.standard_normal(problem.score_shape[:3])
+    whole, total = _tiers(with_sinks, dO, dL, long=long), 0.0
+    for b, (n, e) in enumerate(((4, 5), (2, 3), (0, 2))):
+        crop = np.s_[b : b + 1, :, :n]
+        alone = Problem(
+            q=problem.q[crop], k=problem.k[b : b + 1, :, :e], v=problem.v[b : b + 1, :, :e],
+            causal=True, causal_alignment="bottom_right", sinks=with_sinks.sinks, dtypes=problem.dtypes,
+        )  # fmt: skip
+        of_sequence = _tiers(alone, dO[crop], dL[crop], long=long)
+        for forward, _ in of_sequence:
+            assert whole[0][0]["output"].value[crop] == pytest.approx(forward["output"].value, abs=1e-12)
+            assert whole[0][0]["lse"].value[crop] == pytest.approx(forward["lse"].value, abs=1e-12)
+        total = total + of_sequence[-1][1]["dsinks"].value
+
+    for forward, gradients in whole:
+        assert (forward["lse"].value[np.broadcast_to(~problem.there, problem.score_shape[:3])] == -np.inf).all()
+        assert gradients["dsinks"].value == pytest.approx(total, abs=1e-12)
+        assert gradients["dsinks"].value[0, 1] == 0
+
+
+def _tiers(problem, dO, dL, *, long):
+    """Return the truth of answers and of gradients in float64, and from balls or from error-free products."""
+    forward, backward = analysis_of(problem), gradient_analysis_of(problem, dO, dL)
+    known = analysis_of(problem).intermediates
+    others = (
+        (error_free.enclose(problem), error_free_gradients.enclose_gradients(problem, dO, dL))
+        if long
+        else (enclose(problem, 113), enclose_gradients(problem, dO, 113, dL))
+    )
+    return [(forward.oracle.first, float64_gradients(known, backward.backward)), others]

@@ -62,11 +62,12 @@ def block_of(
     forward: Intermediates, grad: GradientIntermediates, contract: ResolvedContract, keys: Keys = ALL
 ) -> Block:
     """Return the theorems of a plain score for some rows and keys of a head, under one reading of a contract."""
-    exact = score_gradient_error(forward, grad, GRADIENT_EVALUATION, 0.0)
+    with_sink = score_gradient_error(forward, grad, GRADIENT_EVALUATION, 0.0)
+    exact = with_sink.of_keys
     of_exact = key_sums(exact, keys)
     amplify = amplification(widest_of_rows(exact))[..., None]
     off = _dq(exact, 0.0, GRADIENT_EVALUATION) * amplify
-    errors = score_gradient_error(forward, grad, contract, exact.E_X * amplify)
+    errors = score_gradient_error(forward, grad, contract, with_sink.E_X * amplify).of_keys
     sums = key_sums(errors, keys)
     bias = None if forward.problem.bias is None else (bias_sums(errors), bias_sums(exact))
     return Block(

@@ -1,8 +1,9 @@
-"""Bounds on the error of each element of dQ, dK, dV and dBias under a contract.
+"""Bounds on the error of each element of dQ, dK, dV, dBias and dSinks under a contract.
 
 With dS, dA and P the gradients of the scores and the weights (``score_gradient_bounds``) and dO the cotangent,
 
     dQ = sigma dS k    dK = sigma dS^T q    dV = P^T dO    dBias = dA summed over the broadcast axes
+    dSinks = dA of the sink summed over rows, and over the axes along which the sinks are broadcast
 
 (Dao et al., FlashAttention, NeurIPS 2022, appendix B.2). Each bound propagates the errors of its factors; products
 and sums are the theorems of ``bounds``. Absolute terms (underflow) accompany every rounding: they are what decides
@@ -20,7 +21,7 @@ from attn_spec.attention.arithmetic import FLOATS, by_pair
 from attn_spec.attention.scores import parameters_of
 from attn_spec.attention.terms import divisor
 from attn_spec.bounds.backward.gradient_domain import sums_fit
-from attn_spec.bounds.backward.gradient_key_sums import GroupSums, KeySums, ProductSums, bias_sums, key_sums
+from attn_spec.bounds.backward.gradient_key_sums import GroupSums, KeySums, ProductSums, bias_sums, key_sums, sink_sums
 from attn_spec.bounds.backward.gradient_sums import (
     accumulated,
     added_up,
@@ -106,7 +107,8 @@ def gradient_bound(
     of a layer, ``None`` of another problem.
     """
     inner_contract, grad = heads_contract(forward, contract), arriving(forward, grad, contract)
-    errors = score_gradient_error(forward, grad, inner_contract, 0.0 if slack is None else slack.E_X)
+    with_sink = score_gradient_error(forward, grad, inner_contract, 0.0 if slack is None else slack.E_X)
+    errors = with_sink.of_keys
     evaluated = {} if slack is None else slack.allowed
     plain, per_head = operand_error(forward, inner_contract) is None, key_sums(errors)
     sums = per_head.over_group(forward)
@@ -119,6 +121,8 @@ def gradient_bound(
     unfinished |= {"dv": dv.error} if of_layer is None else of_layer(errors, contract, dv)
     if "dbias" in grad.gradients:
         unfinished["dbias"] = bias_error(forward, inner_contract, bias_sums(errors), sums.raised)
+    if "dsinks" in grad.gradients:
+        unfinished["dsinks"] = bias_error(forward, inner_contract, sink_sums(with_sink), sums.raised)
     finished: dict[str, np.ndarray] = {}
     for name, value in grad.gradients.items():
         size = np.abs(value) + evaluated.get(name, 0.0)
@@ -136,7 +140,7 @@ def gradient_bound(
         whole = whole and not (of_queries.any() or of_keys.any())
     if forward.problem.projects:
         rows = np.all(rows, axis=1, keepdims=True)
-    return GradientBound(finished, E_X=errors.E_X, rows=rows, keys=keys, whole=whole)
+    return GradientBound(finished, E_X=with_sink.E_X, rows=rows, keys=keys, whole=whole)
 
 
 def widest_of_rows(errors: ScoreGradientError) -> np.ndarray:

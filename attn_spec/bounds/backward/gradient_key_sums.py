@@ -162,6 +162,19 @@ def bias_sums(errors: ScoreGradientError) -> BiasSums:
     )
 
 
+@np.errstate(all="ignore")
+def sink_sums(errors: ScoreGradientError) -> BiasSums:
+    """Return the share of the rows of ``errors`` in the gradient of sinks: that of the last key, of each row."""
+    axes = errors.forward.problem.broadcast_axes("sinks")
+    own, size = errors.E_dA[..., -1:], np.abs(errors.grad.dA[..., -1:])
+    return BiasSums(
+        value=errors.grad.gradients["dsinks"],
+        own=own.sum(axis=axes, keepdims=True),
+        total=(size + own).sum(axis=axes, keepdims=True),
+        n=errors.forward.visible[..., -1:].sum(axis=axes, keepdims=True),
+    )
+
+
 def _of_keys(x: np.ndarray, keys: Keys) -> np.ndarray:
     """[.., Sq, Sk] as [.., keys, Sq]."""
     return x.swapaxes(-1, -2)[:, :, keys]

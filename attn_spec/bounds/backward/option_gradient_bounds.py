@@ -18,7 +18,10 @@ from attn_spec.contract.terms import count, term, times
 
 
 def bias_error(forward: Intermediates, contract: ResolvedContract, sums: BiasSums, raised: float) -> np.ndarray:
-    """dA summed over the broadcast axes of the bias, in any order; dropout raises a weight by ``raised`` at most."""
+    """dA summed over the broadcast axes of a bias or of sinks, in any order.
+
+    Dropout raises a weight by ``raised`` at most.
+    """
     accumulator, stored, n = contract.stages.gradient_accumulation, contract.stages.stored_scores, sums.n
     cast = contract.stages.score_gradients.of(stored.format)
     stores, partial = stored_sums(contract, n)

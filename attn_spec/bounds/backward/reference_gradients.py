@@ -373,8 +373,19 @@ def _cast_underflow(row: _Row) -> np.ndarray:
 
 
 def _over_runs(forward: Intermediates, contract: ResolvedContract, terms: np.ndarray) -> np.ndarray:
-    """Return the sum of ``terms`` [.., n] over the longest run around each key of keys that may score below it."""
-    delta = log_weight_error(forward, contract).delta
+    """Return the sum of ``terms`` [.., n] over the longest run around each key of keys that may score below it.
+
+    A sink may be visited first or last. So it may be in any run, and a run around it may have all keys.
+    """
+    if forward.has_sink:
+        of_keys, of_sink = terms[..., :-1], terms[..., -1:]
+        runs = _over_runs_of_keys(forward.of_keys, log_weight_error(forward, contract).delta[..., :-1], of_keys)
+        every = terms.sum(axis=-1, keepdims=True) * (1 + 2.0**-44)
+        return np.concatenate([runs + term("a sink in a run", of_sink), every], axis=-1)
+    return _over_runs_of_keys(forward, log_weight_error(forward, contract).delta, terms)
+
+
+def _over_runs_of_keys(forward: Intermediates, delta: np.ndarray, terms: np.ndarray) -> np.ndarray:
     low = np.where(forward.visible, forward.s - term("keys of a run that may be below the largest", delta), -np.inf)
     high = np.where(forward.visible, forward.s + term("the largest key of a run that may be above it", delta), -np.inf)
     before, after = reach(low, high), reach(low[..., ::-1], high[..., ::-1])[..., ::-1]

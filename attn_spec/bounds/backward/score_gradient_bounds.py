@@ -12,6 +12,7 @@ cancel as those of dS and P do; so they are kept apart from a key's own errors.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -44,12 +45,15 @@ from attn_spec.contract.terms import count, guard, stands, term, times
 from attn_spec.problem.handled import check_handled
 
 #: Options whose roundings are in the theorems of softmax gradients, see ``problem.handled``.
-HANDLES = (*BOUNDED, "dropout_keep", "dropout_p")
+HANDLES = (*BOUNDED, "dropout_keep", "dropout_p", "sinks")
 
 
 @dataclass(frozen=True)
 class ScoreGradientError:
-    """Errors of a row of score gradients, and what they are made of; arrays are [B, Hq, Sq, Sk] or [B, Hq, Sq, 1]."""
+    """Errors of a row of score gradients, and what they are made of; arrays are [B, Hq, Sq, Sk] or [B, Hq, Sq, 1].
+
+    As in ``Intermediates`` the last of Sk keys may be a sink.
+    """
 
     forward: Intermediates
     #: Intermediates of weights, which leave far keys out.
@@ -72,6 +76,25 @@ class ScoreGradientError:
     early: np.ndarray
     #: Rows in the domain, bool [B, Hq, Sq]: none of all that overflows.
     inside: np.ndarray
+
+    @property
+    def of_keys(self) -> ScoreGradientError:
+        """Return these errors without the column of a sink, which has no part in the gradients of q, k, v and bias."""
+        if not self.forward.has_sink:
+            return self
+
+        def keys(of: Any, *names: str) -> dict[str, np.ndarray]:
+            return {name: getattr(of, name)[..., :-1] for name in names}
+
+        grad = replace(self.grad, **keys(self.grad, "dP", "X", "dA", "dS"))
+        of_weights = keys(self.weights, "own", "PA", "P1A", "off", "least", "most", "change")
+        return replace(
+            self,
+            forward=self.forward.of_keys,
+            grad=grad,
+            weights=replace(self.weights, **of_weights),
+            **keys(self, "E_X", "E_dA", "E_dS", "own", "P_slope", "early"),
+        )
 
 
 @np.errstate(all="ignore")

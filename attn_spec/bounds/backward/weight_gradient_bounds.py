@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from attn_spec.bounds.forward.dropout_bounds import factor_roundings, factor_underflow
+from attn_spec.bounds.forward.sink_bounds import above_maximum, below_maximum
 from attn_spec.bounds.forward.weight_bounds import exponential_error, log_weight_error, reference_rounding
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates
 from attn_spec.bounds.operand_bounds import product_of_operands_error, value_format, value_sizes
@@ -119,6 +120,7 @@ def division_underflow(forward: Intermediates, contract: ResolvedContract) -> np
 def _largest_row_sum(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Return the largest row sum relative to the kernel's own reference, [.., Sq, 1]."""
     top = contract.reference_distance + reference_rounding(forward, contract)
+    top = top + term("a sink above the reference in the largest row sum", below_maximum(forward, contract))
     delta = log_weight_error(forward, contract).delta.max(axis=-1, keepdims=True, initial=0.0)
     of_sum = np.where(np.isfinite(forward.L), forward.L - forward.M, 0.0) + term(
         "errors of scores in the largest row sum", 2 * delta
@@ -129,7 +131,7 @@ def _largest_row_sum(forward: Intermediates, contract: ResolvedContract) -> np.n
             "what underflows in dO / l meets weights that are l times as large",
             np.minimum(forward.keys, np.exp(np.minimum(of_sum, 700.0))),
         )
-        * times("the reference in the largest row sum", np.exp(top))
+        * times("the reference in the largest row sum", np.exp(np.minimum(top, 700.0)))
     )
 
 
@@ -141,7 +143,10 @@ def largest_quotient(forward: Intermediates, contract: ResolvedContract) -> np.n
 def largest_weight(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Return the largest weight before it is divided by l, [.., Sq, 1]."""
     above = np.exp(
-        contract.reference_distance + reference_rounding(forward, contract) + 2 * exponential_error(contract)
+        contract.reference_distance
+        + reference_rounding(forward, contract)
+        + above_maximum(forward, contract)
+        + 2 * exponential_error(contract)
     )
     return times("a weight that is above its row sum", above)
 

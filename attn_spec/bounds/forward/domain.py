@@ -12,6 +12,7 @@ from attn_spec.bounds.forward.dropout_bounds import factor_fits
 from attn_spec.bounds.forward.product_bounds import dot_product_error, product_sizes
 from attn_spec.bounds.forward.row_sum_bounds import WeightError, weight_error
 from attn_spec.bounds.forward.score_bounds import farthest_key, may_add_bias_first, row_shift, scaled_error, score_error
+from attn_spec.bounds.forward.sink_bounds import above_maximum, below_maximum
 from attn_spec.bounds.forward.weight_bounds import reference_rounding
 from attn_spec.bounds.intermediates import Intermediates, finite, memoized
 from attn_spec.bounds.operand_bounds import operand_error, unknown_keys, value_sizes
@@ -110,6 +111,8 @@ def scores_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarray
     A partial sum of products is at most the sum of their sizes, and all their errors. The last sum, of score and bias,
     overflows where it rounds to more than the largest number, which lies half a unit in the last place above it.
     """
+    if forward.has_sink:
+        return scores_fit(forward.of_keys, contract) & guard("sinks that fit", _sinks_fit(forward, contract), True)
     sigma, cap = abs(forward.problem.scale_value), divisor(forward.problem)
     work, largest = (
         contract.stages.score_accumulation.u,
@@ -160,6 +163,14 @@ def scores_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarray
     return inside
 
 
+def _sinks_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
+    """Rows [.., Sq] whose sink, in the units of scores or of their base, fits the formats of scores."""
+    size = np.abs(forward.s[..., -1:]) + row_shift(forward, contract) + score_error(forward, contract)[..., -1:]
+    in_base = math.log2(math.e) * (1 + 4 * contract.stages.score_accumulation.u) if contract.base2 else 1.0
+    largest = contract.largest("score_accumulation", "stored_scores", "softmax")
+    return (np.where(forward.visible[..., -1:], size, 0.0) * in_base < largest)[..., 0]
+
+
 def _additions(forward: Intermediates) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Sizes of the sums before the last, and of the terms that are added, of keys that a query sees, [.., Sq, Sk]."""
     names = list(used(forward.problem, ADDENDS))
@@ -190,6 +201,7 @@ def operands_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarr
 
     So have all that are hidden, since an infinity is NaN where -inf is added to it or 0 multiplies it.
     """
+    forward = forward.of_keys
     operands = operand_error(forward, contract)
     if operands is None:
         return np.ones(forward.s.shape[:-1], dtype=bool)
@@ -234,11 +246,14 @@ def weights_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
         "the reciprocal of a row sum above 1 of normalized weights", contract.reference_distance > 0, False
     )
     reciprocal = 1 / contract.stages.softmax.format.smallest_normal if normal else np.inf
-    inside &= top * forward.keys[..., 0] * grown <= term(
+    # The sink alone may be above the reference.
+    below, above = below_maximum(forward, contract)[..., 0], above_maximum(forward, contract)[..., 0]
+    terms = forward.keys[..., 0] + term("a row sum with a sink above its reference", np.expm1(below))
+    inside &= top * terms * grown <= term(
         "the largest row sum", min(contract.largest("row_sum", "softmax"), reciprocal), np.inf
     )
     # So must the row sum itself, which the largest weight need not bring to 1.
-    low = np.exp(-off - (0.0 if contract.reference == "maximum" else contract.reference_distance)) / grown
+    low = np.exp(-above - off - (0.0 if contract.reference == "maximum" else contract.reference_distance)) / grown
     smallest = max(contract.stages.row_sum.format.smallest_normal, contract.stages.softmax.format.smallest_normal)
     inside &= low >= term("the least row sum", smallest)
     if weighs_one:
@@ -293,7 +308,7 @@ def _numerator(forward: Intermediates, contract: ResolvedContract, weights: Weig
         "upper_bound": 0.0,
         "zero": (forward.M + row_shift(forward, contract))[..., 0],
     }[contract.reference]
-    row_sum = np.exp(over + off + (forward.L - forward.M)[..., 0])
+    row_sum = np.exp(over + off + below_maximum(forward, contract)[..., 0] + (forward.L - forward.M)[..., 0])
     return row_sum * most_of_row(forward.dropped(weights.P1A) @ value_sizes(forward, contract))
 
 

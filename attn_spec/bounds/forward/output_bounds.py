@@ -22,6 +22,7 @@ from attn_spec.bounds.forward.row_sum_bounds import (
     row_sum_growth,
 )
 from attn_spec.bounds.forward.score_bounds import narrows_scores
+from attn_spec.bounds.forward.sink_bounds import tiles_of
 from attn_spec.bounds.forward.value_spread import Columns, columns, row_blocks, weighed
 from attn_spec.bounds.forward.weight_bounds import (
     exponential_error,
@@ -288,7 +289,7 @@ def renormalizations(forward: Intermediates, contract: ResolvedContract) -> int:
     The ratios of row sums telescope; each rounds a reciprocal, the quotient and its product with the rescale factor,
     and then what that multiplies.
     """
-    return contract.tiles(forward.problem.key_length) if contract.normalize == "every_tile" else 0
+    return tiles_of(forward, contract) if contract.normalize == "every_tile" else 0
 
 
 def _difference_error(

@@ -14,6 +14,7 @@ import numpy as np
 
 from attn_spec.bounds.forward.far_keys import NEGLIGIBLE
 from attn_spec.bounds.forward.score_bounds import repeated_score_error, row_shift, shift_error
+from attn_spec.bounds.forward.sink_bounds import above_maximum, below_maximum, tiles_of
 from attn_spec.bounds.forward.weight_bounds import (
     exponent_by_lse_error,
     log_weight_error,
@@ -38,7 +39,7 @@ from attn_spec.contract.terms import count, guard, term, times
 INFLATION = 1.0 + 2.0**-30
 
 #: The arithmetic of ``intermediates`` itself: NumPy float64, natural exponentials, one tile.
-EVALUATION: ResolvedContract = replace(FP64, exponent="natural", kv_tile=None).at("float64")
+EVALUATION: ResolvedContract = replace(FP64, exponent="natural", kv_tile=None, sink_reference="maximum").at("float64")
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ def weight_error(forward: Intermediates, contract: ResolvedContract) -> WeightEr
         term("the maximum's error in the reference", log_errors.delta.max(axis=-1, keepdims=True, initial=0.0))
         + term("the reference's distance", contract.reference_distance)
         + term("the reference's rounding", reference_rounding(forward, contract))
+        + above_maximum(forward, contract)
     )
     inverse_sum = np.exp(
         np.minimum(
@@ -172,7 +174,7 @@ def weight_error(forward: Intermediates, contract: ResolvedContract) -> WeightEr
         eta=eta,
         eta_sum=(eta_sum + term("underflow of the cast in the row sum", cast.eta if casts_row_sum(contract) else 0.0))
         * times("roundings make the row sum's underflow grow", 1 + C.max(axis=-1, keepdims=True, initial=0.0)),
-        top=top,
+        top=top + term("the reference below a sink", below_maximum(forward, contract)),
         widen=widen,
     )
 
@@ -190,7 +192,7 @@ def _sums(forward: Intermediates, contract: ResolvedContract, R: np.ndarray) -> 
     ways: list[Factors] = [((row_sum.u, additions + moved),)]
     if guard("a row sum of cast weights on a matrix unit", casts_row_sum(contract) and on_matrix_unit(contract), False):
         length = forward.problem.key_length
-        blocks = math.ceil(length / contract.matrix_block) + contract.tiles(length)
+        blocks = math.ceil(length / contract.matrix_block) + tiles_of(forward, contract) + forward.has_sink
         ways.append(((row_sum.u, moved), *roundings_of_sum(contract, "row_sum", forward.keys, blocks=blocks)))
     return ways
 
@@ -270,6 +272,7 @@ def divided(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     distance = term("a row sum as small as its reference allows", contract.reference_distance) + term(
         "the reference's rounding in what divides an error", reference_rounding(forward, contract)
     )
+    distance = distance + above_maximum(forward, contract)
     if contract.reference != "maximum":
         distance = distance + term(
             "errors of scores in the least row sum",

@@ -24,7 +24,9 @@ from attn_spec.numbers.formats import FORMATS
 @memoized
 @np.errstate(all="ignore")
 def score_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
-    """Delta: error of the finished score."""
+    """Delta: error of the finished score, and of a sink as a score (:func:`sink_error`)."""
+    if forward.has_sink:
+        return np.concatenate([score_error(forward.of_keys, contract), sink_error(forward, contract)], axis=-1)
     *_, delta = errors_after(forward, contract).values()
     return np.where(forward.visible, delta, 0.0)
 
@@ -33,6 +35,13 @@ def score_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
 @np.errstate(all="ignore")
 def errors_after(forward: Intermediates, contract: ResolvedContract) -> dict[str, np.ndarray]:
     """Return the error of the score after each term, by option: by its theorem, or as its formula is evaluated."""
+    if forward.has_sink:  # which no term changes
+        of_sink = np.zeros((*forward.s.shape[:-1], 1))
+        of_keys = errors_after(forward.of_keys, contract)
+        return {
+            name: np.concatenate([np.broadcast_to(x, forward.of_keys.s.shape), of_sink], axis=-1)
+            for name, x in of_keys.items()
+        }
     delta, found = dot_product_error(forward, contract), {}
     for name in forward.after:
         theorem = THEOREMS.get(name)
@@ -40,6 +49,37 @@ def errors_after(forward: Intermediates, contract: ResolvedContract) -> dict[str
             _evaluated_error(forward, contract, name, delta) if theorem is None else theorem(forward, contract, delta)
         )
     return found
+
+
+@np.errstate(all="ignore")
+def sink_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
+    """Error of a sink z as a score, [.., Sq, 1].
+
+    It is rounded as it is loaded to the format of scores. With base 2 it is multiplied by a log2(e) of its own, while
+    scores have one with the scale in it: the two are off against each other by 6 roundings at most, and the product is
+    one more. Where all scores of a row are moved by one number (:func:`row_shift`), the sink is moved too, by a product
+    and a sum.
+    """
+    stored, work = contract.stages.stored_scores, contract.stages.score_accumulation
+    form = FORMATS[forward.problem.dtype_of("sinks")]
+    size, loaded = np.abs(forward.s[..., -1:]), stored.of(form)
+    error = (
+        term("a sink rounded to the format of scores", loaded.u * size)
+        + term("underflow of a sink that is rounded", loaded.eta)
+        + term("underflow of a sink as it is loaded", work.eta)
+    )
+    if (shift := row_shift(forward, contract)).any():
+        moved = error + _shift_product(forward, contract)
+        error = moved + term(
+            "the sum that moves a sink", gamma((work.u, 1), (stored.u, 1)) * (size + shift + moved) + stored.eta
+        )
+    if contract.base2:
+        error = (
+            error
+            + count("base 2 of a sink", 7) * work.u * (size + shift + error)
+            + term("underflow of a sink in base 2", 2 * work.eta)
+        )
+    return np.where(forward.visible[..., -1:], error, 0.0)
 
 
 def error_before(forward: Intermediates, contract: ResolvedContract, name: str) -> np.ndarray:
@@ -67,8 +107,11 @@ def repeated_score_error(forward: Intermediates, contract: ResolvedContract) -> 
     """Bound the difference of a score computed again from the first one, of the same operands, [.., Sq, Sk].
 
     Each is off by its own roundings. What operands are off by is the same number in both, and so it is less what a
-    softcap makes of that.
+    softcap makes of that. A sink may be loaded again, too.
     """
+    if forward.has_sink:
+        of_sink = count("both loads of a sink", 2) * sink_error(forward, contract)
+        return np.concatenate([repeated_score_error(forward.of_keys, contract), of_sink], axis=-1)
     shared = abs(forward.problem.scale_value) * shared_error(forward, contract)
     for name in used(forward.problem, BENDS):
         # Of other terms nothing is said, and all of the error counts as a score's own.
@@ -315,15 +358,9 @@ def shift_error(forward: Intermediates, contract: ResolvedContract, error: np.nd
     shift = row_shift(forward, contract)
     if not shift.any():
         return shift
-    softmax, work = contract.stages.softmax, contract.stages.score_accumulation
-    loaded = work.of(FORMATS[forward.problem.dtype_of("alibi_slopes")])
+    softmax = contract.stages.softmax
     final = contract.stages.lse.of(softmax.format)
-    relative = gamma(
-        (loaded.u, count("a slope that is rounded as a log-sum-exp is moved", 1)),
-        (work.u, count("the product that a log-sum-exp is moved by", 3)),
-    )
-    tiny = term("underflow of what a log-sum-exp is moved by", _farthest_key(forward) * (loaded.eta + work.eta))
-    product = relative * shift + tiny + softmax.eta
+    product = _shift_product(forward, contract) + softmax.eta
     L = np.abs(np.where(np.isfinite(forward.L), forward.L, 0.0))
     largest = (
         term("the log-sum-exp that is moved", L)
@@ -341,3 +378,15 @@ def shift_error(forward: Intermediates, contract: ResolvedContract, error: np.nd
         + term("underflow of a log-sum-exp that is moved", softmax.eta)
         + term("underflow of a log-sum-exp that is moved", final.eta)
     )
+
+
+def _shift_product(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
+    """Error of the product m i that a log-sum-exp or a sink is moved by, [.., Sq, 1]."""
+    work = contract.stages.score_accumulation
+    loaded = work.of(FORMATS[forward.problem.dtype_of("alibi_slopes")])
+    relative = gamma(
+        (loaded.u, count("a slope that is rounded as a log-sum-exp is moved", 1)),
+        (work.u, count("the product that a log-sum-exp is moved by", 3)),
+    )
+    tiny = term("underflow of what a log-sum-exp is moved by", _farthest_key(forward) * (loaded.eta + work.eta))
+    return relative * row_shift(forward, contract) + tiny

@@ -14,6 +14,7 @@ import numpy as np
 from attn_spec.attention.terms import BENDS, used
 from attn_spec.bounds.forward.product_bounds import lowest_bits
 from attn_spec.bounds.forward.score_bounds import row_shift, score_error, shift_error
+from attn_spec.bounds.forward.sink_bounds import above_maximum, below_maximum, tiles_of
 from attn_spec.bounds.intermediates import Intermediates, memoized
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.roundoff import elementary_error, gamma, is_power_of
@@ -45,7 +46,7 @@ def rescalings(forward: Intermediates, contract: ResolvedContract, delta: np.nda
     score exceeds the weight's own, so R is at most the number of such keys, for any order, tiling or tree of
     merges; and at most one less than the number of tiles. A reference that is no maximum does not move.
     """
-    tiles = contract.tiles(forward.problem.key_length) if contract.reference == "maximum" else 1
+    tiles = tiles_of(forward, contract) if contract.reference == "maximum" else 1
     if tiles == 1 or guard("rescale factors of 1", not contract.exp_of_zero_is_one, False):
         return np.full(forward.s.shape, float(tiles - 1))
     upper = np.where(
@@ -230,6 +231,7 @@ def partial_lse_error(forward: Intermediates, contract: ResolvedContract) -> np.
     largest = _largest_score(forward, contract)
     log_sum = (
         np.log(np.maximum(forward.keys, 1))
+        + _off_maximum(forward, contract)
         + term("a reference far from the maximum of a part", contract.reference_distance)
         + term("the reference's rounding in a part's row sum", reference_rounding(forward, contract))
         + 1
@@ -274,6 +276,9 @@ def merge_weight_error(forward: Intermediates, contract: ResolvedContract) -> np
 
 def _distance(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray) -> np.ndarray:
     """Largest size of the arguments that make up one weight: M - s as computed, and how far the reference is off."""
+    beside = np.zeros(forward.s.shape)
+    if forward.has_sink:
+        beside[..., -1:] = _off_maximum(forward, contract)
     off = (
         count("the slack in a distance", 2) * contract.reference_slack
         if contract.reference == "maximum"
@@ -284,8 +289,15 @@ def _distance(forward: Intermediates, contract: ResolvedContract, delta: np.ndar
         - forward.s
         + term("the error of a score in its distance", delta)
         + term("the error of the maximum in a distance", delta.max(axis=-1, keepdims=True, initial=0.0))
+        + beside
         + off
     )
+
+
+def _off_maximum(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
+    """Bound the distance of a reference to the keys alone from the maximum with the sink, [.., Sq, 1]."""
+    below, above = below_maximum(forward, contract), above_maximum(forward, contract)
+    return term("a reference that leaves out the sink", np.maximum(below, above))
 
 
 def _largest_score(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
@@ -301,6 +313,7 @@ def _exact_differences(forward: Intermediates, contract: ResolvedContract, delta
     sigma = abs(forward.problem.scale_value)
     plain = (
         guard("exact differences have no bias", not forward.problem.has_addends, True)
+        and guard("exact differences have no sink", not forward.has_sink, True)
         and guard("exact differences have no softcap", not used(forward.problem, BENDS), True)
         and guard("exact differences are to the maximum", contract.reference_distance == 0, True)
         # Multiplied by log2(e), scores leave their grid.

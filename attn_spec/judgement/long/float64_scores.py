@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,14 +41,15 @@ LOWEST = 746
 class Scores:
     """Scores of a problem in float64, with bounds for each row [B, Hq, Sq]."""
 
-    #: Array of the engine, -inf where masked, [B, Hq, Sq, Sk].
+    #: Array of the engine, -inf where masked, [B, Hq, Sq, Sk], with one more column for a sink.
     s: Any
     #: Number of keys that each row sees.
     keys: np.ndarray
     #: Bound on the error of each row's scores.
     delta: np.ndarray
-    #: Bound on the size of each row's scores.
+    #: Bound on the size of each row's scores, and of its sink.
     size: np.ndarray
+    has_sink: bool = False
 
     @property
     def log_weight_error(self) -> np.ndarray:
@@ -80,7 +81,17 @@ def float64_scores(problem: Problem, engine: Engine, *, cut_operands: bool = Fal
         s = row.value(A, s, p)
     visible = problem.visible
     s.x[engine.give(np.broadcast_to(~visible, s.x.shape))] = -np.inf
-    return Scores(s.x, visible.sum(axis=-1), s.delta * U * SLACK + TINY, s.size * SLACK)
+    found = Scores(s.x, visible.sum(axis=-1), s.delta * U * SLACK + TINY, s.size * SLACK)
+    return found if problem.sinks is None else _with_sink(found, problem, engine)
+
+
+def _with_sink(scores: Scores, problem: Problem, engine: Engine) -> Scores:
+    """Return scores with one more column, the sink of each head, which is exact."""
+    z = problem.sinks_of_heads
+    column = engine.give(np.where(problem.sees_sink[..., None], z, -np.inf))
+    s = array_namespace(scores.s).concat([scores.s, column], axis=-1)
+    size = np.maximum(scores.size, np.where(np.isfinite(z), np.abs(z), 0.0)[..., 0])
+    return replace(scores, s=s, size=size, has_sink=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ from attn_spec.problem.handled import not_handled
 from attn_spec.problem.problem import Problem
 
 #: Terms that ``float64_scores`` has the operations for, see ``problem.handled``.
-HANDLES = known_to(RowBounds)
+HANDLES = (*known_to(RowBounds), "sinks")
 #: Conventions that a glance reads, among those that decide the result of a row with keys.
 CONVENTIONS_READ = ("lse_base",)
 #: Rows evaluated together: under causality few rows see the last keys, which are then left out.
@@ -75,6 +75,8 @@ def glance(problem: Problem, engine: Engine = NUMPY, *, cut_operands: bool = Fal
     Memory: three float64 arrays and a bool one [B, Hq, Sq, Sk].
     """
     scores, v = float64_scores(problem, engine, cut_operands=cut_operands), problem.per_query_head(problem.v)
+    if problem.sinks is not None:  # one more key of value 0
+        v = np.concatenate([v, np.zeros((*v.shape[:2], 1, v.shape[3]))], axis=2)
     return _of_sums([engine.take(x) for x in _summed(scores.s, engine.give(v))], v, scores)
 
 
@@ -105,9 +107,10 @@ def _of_sums(summed: Sequence[np.ndarray], v: np.ndarray, scores: Scores) -> Gla
     M, log_N, output, size = summed
     L, keys, alpha = (M + log_N)[..., 0], scores.keys, scores.log_weight_error
     parts = -(-scores.s.shape[-1] // SUMMED)
-    added = np.minimum(keys, SUMMED + parts)
+    terms = keys + scores.has_sink
+    added = np.minimum(terms, SUMMED + parts)
     rho = np.where(alpha < 2.0**-12, (2 * alpha + (2 * added + 4) * U) * SLACK, np.inf)[..., None]
-    underflow = (keys[..., None] + 1) * TINY * (1 + np.abs(v).max(axis=(-1, -2), keepdims=True, initial=0.0))
+    underflow = (terms[..., None] + 1) * TINY * (1 + np.abs(v).max(axis=(-1, -2), keepdims=True, initial=0.0))
     of_log = elementary_error(EVALUATION, "log_error") * (1 + np.abs(log_N[..., 0]))
     of_lse = (alpha + (added + 2) * U + of_log + 2 * U * (np.abs(L) + np.abs(M[..., 0]))) * SLACK + TINY
     return Glance(

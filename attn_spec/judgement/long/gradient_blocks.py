@@ -127,7 +127,7 @@ class _Judging:
         found.of_keys += problem.k[..., 0].size
         if found.refuted and found.decided >= ENOUGH:
             return
-        if not is_additive(problem) or 0 in (problem.query_length, problem.key_length):
+        if not is_additive(problem) or "dsinks" in part.found or 0 in (problem.query_length, problem.key_length):
             self._whole(part)
             return
         bias = BiasOfGroups(part.problem) if "dbias" in part.found else None

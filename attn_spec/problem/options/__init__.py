@@ -20,15 +20,17 @@ from attn_spec.problem.options.option import CHOICE, Option
 from attn_spec.problem.options.option_fields import option
 from attn_spec.problem.options.rotary import Rotary
 from attn_spec.problem.options.scores import Scores
+from attn_spec.problem.options.sinks import Sinks
 from attn_spec.problem.options.terms import Terms
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Options(Dropout, Linear, Layer, Rotary, Scores, Terms, Lengths, Masking):
+class Options(Sinks, Dropout, Linear, Layer, Rotary, Scores, Terms, Lengths, Masking):
     """All options of a problem; the fields of the last base come first.
 
     Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> - slope * distance -> mask``. Weights are the
-    softmax of the scores, and dropout keeps or drops them. In a recipe, names of patterns stand for tensors.
+    softmax of the scores, beside a sink if there is one, and dropout keeps or drops them. In a recipe, names of
+    patterns stand for tensors.
     """
 
     #: Corner in which the diagonal of ``causal``, ``window`` and positions starts when Sq != Sk: "top_left" or

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: Options whose sizes are counted in :func:`_widest`, see ``problem.handled``.
 HANDLES = (
     *("scale", *(name for name in BENDS if TERMS[name].divides), "bias", "alibi_slopes"),
-    *("dropout_keep", "dropout_p"),
+    *("dropout_keep", "dropout_p", "sinks"),
 )
 #: Factors of q and k, and of v, the largest first.
 SIZES = (1.0, 2.0**-3, 2.0**-6, 2.0**-10)
@@ -147,6 +147,8 @@ def _widest(forward: Intermediates) -> float:
     added = 0.0 if problem.bias is None else _largest(np.where(np.isfinite(problem.bias), problem.bias, 0.0))
     if problem.alibi_slopes is not None:
         added += _largest(problem.alibi_slopes) * (problem.query_length + problem.key_length)
+    if problem.sinks is not None:
+        added += _largest(np.where(np.isfinite(problem.sinks), problem.sinks, 0.0))
     products = _largest(forward.magnitude) * max(scale, 1.0)
     values = _largest(forward.v_size) * max(problem.key_length, 1)
     added *= max(1 / scale if scale else 1.0, 1.0)

@@ -277,6 +277,7 @@ def _run_backward(attack: Attack, contract: ResolvedContract, choices: Choices, 
         found = operands.layer_backward(run, attend, v, lse, dO)
         return {f"d{name}": of for name, of in found.items()}
     if operands is None:
-        return dict(zip(BACKWARD, run(contract, (q, k, v, *outputs), options, dO)(), strict=False))
+        call = run(contract, (q, k, v, *outputs), options, dO)
+        return dict(zip((f"d{name}" for name in call.differentiated(options)), call(), strict=True))
     backward: Callable[..., dict[str, Any]] = operands.backward
     return {f"d{name}": found for name, found in backward(run, v, dO, *outputs).items()}

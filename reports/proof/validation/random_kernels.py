@@ -7,7 +7,8 @@ errors of elementary functions, larger tiles. What the emulation cannot execute 
 - stored weights that are not normalized before the product, but where dP is so narrow that dO / l is rounded as well;
 - splits by accumulators that may be empty where exp(0) is not 1, since they rescale the others once more than there are
   tiles;
-- gradients of kernels that return no log-sum-exp, or one in base 2, from which the backward pass starts.
+- gradients of kernels that return no log-sum-exp, or one in base 2 or without the sink, from which the backward pass
+  starts.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from attn_spec.emulation.conventions import varied
 from attn_spec.emulation.forward import TiledAttention
 from attn_spec.emulation.kernels import SUPPORTS, emulate, emulate_both
 from attn_spec.emulation.passes import steps_of
+from attn_spec.emulation.sinks import SinkFactor
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, SplitAttention
 from attn_spec.kernels.kernel import Kernel
@@ -48,6 +50,7 @@ from .random_options import (
     drawn_layer,
     drawn_lengths,
     drawn_scores,
+    drawn_sinks,
     drawn_weight_gradients,
     one_of,
 )
@@ -103,6 +106,9 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     formats, own = of_layer | formats, own | dtypes
     origin, alibi = drawn_alibi(np.random.default_rng([seed, 3]))
     executes, declares = (_with(contract, **formats, **changes, **alibi) for contract in (executes, declares))
+    sinks = drawn_sinks(np.random.default_rng([seed, 9]), executes, order)
+    executes, declares = (_with(contract, sink_reference=sinks.reference) for contract in (executes, declares))
+    own |= sinks.dtypes if sinks.options else {}
     raised, dropout = drawn_dropout(np.random.default_rng([seed, 4]))
     for_matrix, for_dP = (np.random.default_rng([seed, n]) for n in (7, 8))
     made, said = drawn_weight_gradients(for_dP, executes)
@@ -112,18 +118,19 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     executes = replace(executes, **worse)
     order = replace(order, bias_rounded=rounds, alibi_from=origin, dropout_on=raised)
     order = replace(order, matrix_on=one_of(for_matrix, ("keys", "queries")))
-    order = replace(order, results_stored=bool(for_matrix.random() < 0.3))
+    order = replace(order, results_stored=bool(for_matrix.random() < 0.3), sink=sinks.tile)
     given: dict[str, Any] = {"dtypes": (dtype,), "contract": declares}
     if (apart := np.random.default_rng([seed, 5])).random() < 0.08:
         executes, declares = (_with(contract, **NO_SOFTMAX) for contract in (executes, declares))
         given |= {"contract": declares, "slowness": 2 * _slowness(executes, order)}
         kernel = linear_kernel(apart, f"random_{seed}", executes, order, **given)
     else:
-        beside = (*scores, *dropout, *layer)
+        beside = (*scores, *dropout, *layer, *sinks.options)
         beside = beside if executes.reference != "upper_bound" else tuple(set(beside) - _ADDITIVE)
         lengths, unused = drawn_lengths(np.random.default_rng([seed, 9]))
-        beside, given["unused"] = (*beside, *lengths), unused
-        kernel = _kernel(rng, f"random_{seed}", executes, order, beside=beside, option_dtypes=own, **given)
+        agreed = {**unused, "sink_in_lse": sinks.sink_in_lse or not sinks.options}
+        given |= {"beside": (*beside, *lengths), "option_dtypes": own, "agreed": agreed}
+        kernel = _kernel(rng, f"random_{seed}", executes, order, **given)
     return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
 
 
@@ -134,14 +141,14 @@ def _kernel(
     order: Order,
     *,
     beside: Sequence[str],
-    unused: Mapping[str, str],
+    agreed: Mapping[str, Any],
     **declared: Any,
 ) -> Kernel:
     """Make a kernel of that arithmetic, with drawn conventions and options, and the options of ``beside``.
 
-    ``unused`` are its conventions on what lies behind the lengths of sequences.
+    ``agreed`` are its conventions on sinks, and on what lies behind the lengths of sequences.
     """
-    agreed = replace(_conventions(rng), **unused)
+    agreed = replace(_conventions(rng), **agreed)
     presentation = one_of(rng, ("BHSD",) * 2 + ("BSHD",) * 4 + tuple(PRESENTATIONS))
     one_head, of_all_heads = PRESENTATIONS[presentation].of_one_head, {*named_by([projects]), "head_widths"}
     owned = {name: ABILITIES[name].of for name in SUPPORTS if name in ABILITIES and ABILITIES[name].of}
@@ -153,15 +160,21 @@ def _kernel(
         "conventions": agreed,
         "head_dims": one_of(rng, (None, None, None, (64, 128), (16,))),
         "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), _slowness(executes, order)),
-        "steps": varied(drawn_steps(rng, executes, order), agreed),
+        "steps": varied(_with_sinks(drawn_steps(rng, executes, order), order, beside), agreed),
         "presentation": presentation,
         "multiples": one_of(rng, ({}, {}, {"Q": 4, "K": 4}, {"K": 2})),
         "exclusive": one_of(rng, ((), (), (("causal", "mask"), ("window", "bias")))),
     }
-    if "lse" not in supports or agreed.lse_base == "2":
+    if "lse" not in supports or agreed.lse_base == "2" or not agreed.sink_in_lse:
         return emulate(name, executes, order, **declared)
     gradients = varied(drawn_gradients(executes), agreed)
     return emulate_both(name, executes, order, gradients=gradients, **declared)
+
+
+def _with_sinks(steps: type[TiledAttention], order: Order, beside: Sequence[str]) -> type[TiledAttention]:
+    """Return steps that add a sink by a factor, in place of those that merge normalized parts, if the order says so."""
+    by_factor = "sinks" in beside and order.sink == "last" and steps is NormalizedSplitAttention
+    return SinkFactor if by_factor else steps
 
 
 def drawn_gradients(executes: Contract) -> type[TiledGradients]:

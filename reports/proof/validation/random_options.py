@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from attn_spec.contract.contract import Contract
+from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.dropout import BY_CHANCE, DROPOUT
+from attn_spec.emulation.kernels import SINKS
 from attn_spec.emulation.operands import CHOICES
 from attn_spec.emulation.sequences import LENGTHS
 from attn_spec.numbers.formats import DTYPES, FORMATS
@@ -64,6 +67,35 @@ def drawn_lengths(rng: np.random.Generator) -> tuple[tuple[str, ...], dict[str, 
     """Draw the lengths of sequences that a kernel takes, and its conventions on what lies behind them."""
     taken = tuple(name for name in LENGTHS if rng.random() < 0.4)
     return taken, {"unused": one_of(rng, ("finite", "unread")), "unused_rows": one_of(rng, ("undeclared", "zero"))}
+
+
+@dataclass(frozen=True)
+class DrawnSinks:
+    """Choices of a kernel that concern attention sinks."""
+
+    #: Options that the kernel declares: none, or the sinks.
+    options: tuple[str, ...]
+    #: Tile of the sink, see ``Order.sink``, and the contract's ``sink_reference``.
+    tile: str
+    reference: str
+    #: The convention of that name.
+    sink_in_lse: bool
+    #: The dtype of the sinks, by option.
+    dtypes: dict[str, str]
+
+
+def drawn_sinks(rng: np.random.Generator, executes: Contract, order: Order) -> DrawnSinks:
+    """Draw how a kernel adds a sink; whole rows in one tile have the sink there, as one more column."""
+    reference = one_of(rng, ("keys", "maximum"))
+    tile = one_of(rng, ("with_keys", "first", "last")) if order.kv_tile is not None else "with_keys"
+    bounded = executes.reference != "upper_bound"
+    return DrawnSinks(
+        options=SINKS if bounded and rng.random() < 0.4 else (),
+        tile=tile,
+        reference=reference if tile == "last" else one_of(rng, ("keys", "maximum")),
+        sink_in_lse=bool(rng.random() < 0.8),
+        dtypes={"sinks": one_of(rng, DTYPES)} if rng.random() < 0.3 else {},
+    )
 
 
 def drawn_layer(rng: np.random.Generator) -> tuple[list[str], dict[str, str], dict[str, str]]:

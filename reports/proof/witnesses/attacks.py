@@ -12,6 +12,7 @@ from .ways_linear import LINEAR_ATTACKS, LINEAR_WAYS
 from .ways_linear_gradients import LINEAR_GRADIENT_ATTACKS, LINEAR_GRADIENT_WAYS
 from .ways_output import OUTPUT_ATTACKS, OUTPUT_WAYS
 from .ways_scores import SCORE_ATTACKS, SCORE_WAYS
+from .ways_sinks import SINK_WAYS
 from .ways_weights import WEIGHT_ATTACKS, WEIGHT_WAYS
 
 #: Elements of each quantity that are attacked.
@@ -28,7 +29,16 @@ _BESIDE = (
 
 #: Stages that are narrow together, by a name for them; a way may name others that are.
 _TOGETHER: dict[str, tuple[str, ...]] = {"several": (), "scores": ("score_accumulation", "stored_scores")}
-_NAMED = (*SCORE_WAYS, *WEIGHT_WAYS, *OUTPUT_WAYS, *GRADIENT_WAYS, *LINEAR_WAYS, *LINEAR_GRADIENT_WAYS, *LAYER_WAYS)
+_NAMED = (
+    *SCORE_WAYS,
+    *WEIGHT_WAYS,
+    *OUTPUT_WAYS,
+    *GRADIENT_WAYS,
+    *LINEAR_WAYS,
+    *LINEAR_GRADIENT_WAYS,
+    *LAYER_WAYS,
+    *SINK_WAYS,
+)
 _BY_NAME = {way.name: way for way in (*WAYS, *_NAMED)}
 
 

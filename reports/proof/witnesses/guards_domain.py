@@ -48,6 +48,10 @@ def _scored(*scores: float, **options: Any) -> Problem:
     return _given([[1]], [[each] for each in scores], [[1], *[[3]] * (len(scores) - 1)], **options)
 
 
+def _sunk(z: float) -> Problem:
+    return _scored(1, 1, sinks=np.full((1, 1, 1, 1), float(z)))
+
+
 def _outside(name: str, **options: Any) -> bool:
     """Return whether a gradient of NaN is not refuted where the sums of the forward pass may overflow."""
     return _silent_of(name, _values(4e4, 3e4, **options), 2.0**-8, output_accumulation="float16")
@@ -137,6 +141,8 @@ DOMAIN: dict[str, Row] = {
         _scored(5, -5), lse_merges=1, softmax="float16", reference_range=8.0, **_ZERO
     ),
     "a reference that is near enough": lambda: _silent(_scored(10, 10), reference_range=8.0, **_ZERO),
+    "sinks that fit": lambda: _silent(_sunk(7e4), stored_scores="float16", sink_reference="maximum"),
+    "a row sum with a sink above its reference": lambda: _silent(_sunk(100)),
     "log-sum-exps that fit": lambda: _silent(_scored(7e4, 7e4), quantity="lse", lse="float16"),
     "score gradients of rows outside the forward domain": lambda: _outside("dq"),
     "log-sum-exps that the backward pass reads": lambda: _silent_of("dq", _scored(7e4, 7e4), lse="float16"),

@@ -99,6 +99,8 @@ SCORES: dict[tuple[str, str, str], tuple[Strike, ...]] = {
         "underflow by a scale of a power of 2",
         "underflow of a scaled exact score that is stored",
     ),
+    ("stored_scores", "a sink beside a key, base 2", "lse"): ("a sink rounded to the format of scores",),
+    ("stored_scores", "a sink that is moved", "lse"): ("the sum that moves a sink",),
     ("stored_scores", "bias rounded", "lse"): ("a bias rounded to the format of scores",),
     ("stored_scores", "bias and softcap", "lse"): (
         "the score over the softcap",

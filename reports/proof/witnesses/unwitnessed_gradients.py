@@ -6,6 +6,14 @@ from .strikes import Strike, both, but
 
 GRADIENTS: dict[str, tuple[Strike, ...]] = {
     (
+        "decides only where scores of keys are wild, or where a framework differentiates the maximum of a row: no "
+        "attack on these has a sink"
+    ): (
+        "both loads of a sink",
+        "a sink in a run",
+        "a sink above the reference in the largest row sum",
+    ),
+    (
         "the bound lets every key pass all merges with all their errors alike; the kernels that merge here leave "
         "half of that room"
     ): (

@@ -25,6 +25,8 @@ SCORES: dict[str, tuple[Strike, ...]] = {
         "underflow of the sum with a bias",
         "underflow of a bias as it is loaded",
         "underflow of a bias that is rounded",
+        "underflow of a sink that is rounded",
+        "underflow of a sink as it is loaded",
         "underflow of the product of slope and distance as it is stored",
         "underflow of the sum with ALiBi",
         "underflow of the sum of two",

@@ -5,6 +5,16 @@ from __future__ import annotations
 from .strikes import Strike, but
 
 WEIGHTS: dict[str, tuple[Strike, ...]] = {
+    "superfluous: a sink has an error by underflow, so that scores of a row with one never count as exact": (
+        "exact differences have no sink",
+    ),
+    "no emulated kernel does what this allows: in a row that sees no key, its reference is the sink itself": (
+        "a reference of 0 above a sink alone",
+    ),
+    "moves a distance that is multiplied by a unit roundoff, so that it is of the second order": (
+        "errors of keys that a sink is above",
+        "the error of a sink above the keys",
+    ),
     "a key comes nearer by its rounded product than negligible weights allow only in float64, at scores of 2^60": (
         "products of base 2 that are rounded before their difference",
     ),
@@ -33,11 +43,13 @@ WEIGHTS: dict[str, tuple[Strike, ...]] = {
         "the reference's rounding in base 2",
         "the reference's rounding",
         "the reference's rounding in what divides an error",
+        "base 2 of a sink",
         but(3, "ln 2 in the LSE"),
         but(2, "ln 2 in the LSE"),
     ),
     "with base 2 a product underflows only where the relative roundings of larger scores of its row weigh more": (
         "underflow of base 2",
+        "underflow of a sink in base 2",
         "underflow of base 2 in the backward weights",
     ),
     (

@@ -15,6 +15,12 @@ WEIGHTS: dict[tuple[str, str, str], tuple[Strike, ...]] = {
         "the row sum's weights, computed apart",
         "the row sum's own weights, where it rises",
     ),
+    ("stored_scores", "a sink that is a tile of its own", "lse"): ("a tile of the sink alone",),
+    ("softmax", "a sink far above a key, by the key, base 2", "lse"): (
+        "a sink above the keys that are its reference",
+        "a reference that leaves out the sink",
+        "the reference below a sink",
+    ),
     ("softmax", "one key, normalized, no maximum", "output"): ("weights computed again from one reference",),
     ("probabilities", "error of exp, 2 keys", "dv"): (
         "a rescaled weight's own exponential",
