@@ -22,7 +22,16 @@ from attn_spec.bounds.backward.gradient_bounds import (
     rows_in_domain,
     widest_of_rows,
 )
-from attn_spec.bounds.backward.gradient_key_sums import ALL, BiasSums, GroupSums, HeadSums, Keys, bias_sums, key_sums
+from attn_spec.bounds.backward.gradient_key_sums import (
+    ALL,
+    BiasSums,
+    GroupSums,
+    HeadSums,
+    Keys,
+    bias_sums,
+    key_sums,
+    sink_sums,
+)
 from attn_spec.bounds.backward.option_gradient_bounds import bias_error
 from attn_spec.bounds.backward.score_gradient_bounds import ScoreGradientError, score_gradient_error
 from attn_spec.bounds.forward.row_sum_bounds import amplification
@@ -54,7 +63,8 @@ class Block:
     evaluated_in_domain: np.ndarray
     #: Share of the rows in the other gradients.
     keys: Pair
-    bias: tuple[BiasSums, BiasSums] | None
+    #: Share in the gradients of a bias and of sinks, by name, under the contract and under that of float64.
+    options: dict[str, tuple[BiasSums, BiasSums]]
 
 
 @np.errstate(all="ignore")
@@ -67,9 +77,14 @@ def block_of(
     of_exact = key_sums(exact, keys)
     amplify = amplification(widest_of_rows(exact))[..., None]
     off = _dq(exact, 0.0, GRADIENT_EVALUATION) * amplify
-    errors = score_gradient_error(forward, grad, contract, with_sink.E_X * amplify).of_keys
+    every = score_gradient_error(forward, grad, contract, with_sink.E_X * amplify)
+    errors = every.of_keys
     sums = key_sums(errors, keys)
-    bias = None if forward.problem.bias is None else (bias_sums(errors), bias_sums(exact))
+    options: dict[str, tuple[BiasSums, BiasSums]] = {}
+    if forward.problem.bias is not None:
+        options["dbias"] = bias_sums(errors), bias_sums(exact)
+    if forward.has_sink:
+        options["dsinks"] = sink_sums(every), sink_sums(with_sink)
     return Block(
         forward,
         grad,
@@ -78,7 +93,7 @@ def block_of(
         rows_in_domain(errors),
         rows_in_domain(exact),
         Pair(sums, of_exact),
-        bias,
+        options,
     )
 
 
@@ -140,21 +155,22 @@ def _of_keys(
 
 
 @np.errstate(all="ignore")
-def finished_bias(
+def finished_option(
     forward: Intermediates,
     contract: ResolvedContract,
+    name: str,
     sums: tuple[BiasSums, BiasSums],
     *,
     alpha: tuple[np.ndarray, np.ndarray],
     raised: float,
 ) -> Finished:
-    """Return the bound of dBias from ``sums`` and ``alpha`` of the contract and of float64, over all summed rows."""
+    """Return the bound of "dbias" or "dsinks" from ``sums`` and ``alpha`` over all rows, under both contracts."""
     value = sums[0].value
     off, size = np.zeros(value.shape), np.abs(value)
     found = []
     for one, of, largest in zip((GRADIENT_EVALUATION, contract), sums[::-1], alpha[::-1], strict=True):
         error = bias_error(forward, one, of, raised)
-        error = finished_error(forward.problem, one, "dbias", error, size=size + off, alpha=largest)
+        error = finished_error(forward.problem, one, name, error, size=size + off, alpha=largest)
         if not found:
             off = error = error * amplification(largest.max(initial=0.0))
         found.append(error)

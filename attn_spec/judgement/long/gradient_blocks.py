@@ -1,8 +1,8 @@
 """Gradients of long problems, judged in blocks of query rows of bounded memory.
 
-dQ of a row depends on that row alone. dK, dV and dBias are sums over rows, and so are the terms of their bounds
-(``gradient_key_sums``). Most plain gradients are cleared at a glance (``gradient_glance``), and the theorems decide on
-the rest. Only sums over all judged rows, in the domain, refute anything.
+dQ of a row depends on that row alone. dK, dV, dBias and dSinks are sums over rows, and so are the terms of their
+bounds (``gradient_key_sums``). Most plain gradients are cleared at a glance (``gradient_glance``), and the theorems
+decide on the rest. Only sums over all judged rows, in the domain, refute anything.
 
 Scores other than q.k, linear attention and layers are judged in one piece, without parameters by batch entry and kv
 head. Sums that float64 evaluates too coarsely are judged in one piece too. :class:`MemoryExceededError` is raised where
@@ -26,9 +26,9 @@ from attn_spec.judgement.long.blocks import ENOUGH, MEMORY, RowJudgement, Tally,
 from attn_spec.judgement.long.gradient_glance import is_glanced, left_open
 from attn_spec.judgement.long.gradient_groups import (
     THEOREMS,
-    BiasOfGroups,
     Given,
     Head,
+    OptionOfGroups,
     enclosed,
     is_sharp,
     worked_through,
@@ -127,14 +127,14 @@ class _Judging:
         found.of_keys += problem.k[..., 0].size
         if found.refuted and found.decided >= ENOUGH:
             return
-        if not is_additive(problem) or "dsinks" in part.found or 0 in (problem.query_length, problem.key_length):
+        if not is_additive(problem) or 0 in (problem.query_length, problem.key_length):
             self._whole(part)
             return
-        bias = BiasOfGroups(part.problem) if "dbias" in part.found else None
+        options = [OptionOfGroups(problem, name) for name in ("dbias", "dsinks") if name in part.found]
         for b, g in np.ndindex(problem.k.shape[:2]):
-            self._group(part, b, g, bias)
-        if bias is not None:
-            self._add_bias(part, bias)
+            self._group(part, b, g, options)
+        for option in options:
+            self._add_option(part, option)
 
     def _add_unused(self, part: GradientPart, rows: np.ndarray) -> None:
         """Judge dQ in rows behind the length of their sequence, which must be 0 if that is declared."""
@@ -173,7 +173,7 @@ class _Judging:
         tally.elements += measurement.got.size if elements else 0
         tally.add(judgement, at, rows)
 
-    def _group(self, part: GradientPart, b: int, g: int, bias: BiasOfGroups | None) -> None:
+    def _group(self, part: GradientPart, b: int, g: int, options: Sequence[OptionOfGroups]) -> None:
         one, group = part.problem.take("B", [b]), part.problem.group
         heads = [self._given(part, one, b, h) for h in range(g * group, (g + 1) * group)]
         n, self.groups = one.key_length, self.groups + 1
@@ -183,15 +183,15 @@ class _Judging:
         if part.found.keys() & {"dk", "dv"}:
             self.judgement.keys_drawn += chosen.drawn
         decided = self.judgement.decided
-        if bias is None and is_glanced(part.problem) and self._cleared(part, b, g, heads, chosen.index):
+        if not options and is_glanced(part.problem) and self._cleared(part, b, g, heads, chosen.index):
             return
         self.judgement.decided = decided  # all rows are judged again
         of_heads, of = self._summed(heads, ALL if chosen.is_whole else chosen.index)
-        if bias is not None:
-            bias.end(of)
+        for option in options:
+            option.end(of)
         for h, head in enumerate(of_heads, g * group):
-            if bias is not None:
-                bias.add(head, b, h)
+            for option in options:
+                option.add(head, b, h)
             for each in head.of_rows:
                 self._count(each.judgement, "dq", self._place(part, b, h), each.rows)
         self._add_keys(part, b, g, of, chosen.index)
@@ -285,15 +285,16 @@ class _Judging:
         bound = bound_of({name: of.gradients[name].allowed for name in found}, keys=of.in_domain)
         return measured_gradients(part.problem, self.judgement.contract, found, truth, bound)
 
-    def _add_bias(self, part: GradientPart, bias: BiasOfGroups) -> None:
-        of, found = bias.finished(self.judgement.contract), {"dbias": part.found["dbias"]}
-        if not is_sharp(of, bias.evaluated_whole):
+    def _add_option(self, part: GradientPart, option: OptionOfGroups) -> None:
+        name = option.name
+        of, found = option.finished(self.judgement.contract), {name: part.found[name]}
+        if not is_sharp(of, option.evaluated_whole):
             self._whole(replace(part, found=found))
             return
-        truth = {"dbias": enclosed(of, bias.evaluated_whole)}
-        bound = bound_of({"dbias": of.allowed}, whole=bias.whole)
+        truth = {name: enclosed(of, option.evaluated_whole)}
+        bound = bound_of({name: of.allowed}, whole=option.whole)
         judgement = measured_gradients(part.problem, self.judgement.contract, found, truth, bound)
-        self._count(judgement, "dbias", (0, 0), np.arange(of.value.shape[2]))
+        self._count(judgement, name, (0, 0), np.arange(of.value.shape[2]))
 
 
 def _rows_of(given: Given, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:

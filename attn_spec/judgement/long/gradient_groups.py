@@ -9,7 +9,7 @@ import numpy as np
 
 from attn_spec.attention.enclosure import Enclosed
 from attn_spec.bounds.backward.block_sums import BlockSums
-from attn_spec.bounds.backward.gradient_blocks import Block, Finished, FinishedKeys, block_of, bound_of, finished_bias
+from attn_spec.bounds.backward.gradient_blocks import Block, Finished, FinishedKeys, block_of, bound_of, finished_option
 from attn_spec.bounds.backward.gradient_key_sums import BiasSums, GroupSums, Keys
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
 from attn_spec.contract.contract import ResolvedContract
@@ -61,24 +61,27 @@ class Head:
     forward: Intermediates
     sums: Summed
     of_rows: list[OfRows]
-    #: Contribution to dBias, [1, 1, Sq or 1, Sk or 1], under the contract and for float64.
-    bias: tuple[BiasSums, BiasSums] | None
+    #: Contribution to dBias and dSinks, by name, [1, 1, Sq or 1, Sk or 1], under the contract and for float64.
+    options: dict[str, tuple[BiasSums, BiasSums]]
 
 
 @np.errstate(all="ignore")
 def worked_through(given: Given, contract: ResolvedContract, keys: Keys, memory: int) -> Head:
     """Apply the theorems to one query head under one reading of a contract, block by block within ``memory`` bytes."""
-    total, of_rows, bias, forward = None, [], [], None
+    total, of_rows, forward = None, [], None
+    options: dict[str, list[tuple[BiasSums, BiasSums]]] = {}
     for rows in blocks_of(given.problem, given.summed, memory, THEOREMS):
         block = block_of(*_evaluated(given, rows), contract, keys)
         forward, total = block.forward, block.keys if total is None else total + block.keys
         if given.dq is not None:
             of_rows += _judged_rows(given, contract, block, rows)
-        bias += [] if block.bias is None else [block.bias]
+        for name, of_block in block.options.items():
+            options.setdefault(name, []).append(of_block)
     assert forward is not None, "a head without rows"
     assert total is not None
     sums = Summed(allowed=total.allowed.over_group(forward), evaluated=total.evaluated.over_group(forward))
-    return Head(forward, sums, of_rows, _of_all_rows(bias, given.problem) if bias else None)
+    joined = {name: _of_all_rows(blocks, given.problem, name) for name, blocks in options.items()}
+    return Head(forward, sums, of_rows, joined)
 
 
 def _evaluated(given: Given, rows: np.ndarray) -> tuple[Intermediates, GradientIntermediates]:
@@ -101,9 +104,9 @@ def _judged_rows(given: Given, contract: ResolvedContract, block: Block, rows: n
     return [OfRows(rows[here], measured_gradients(block.forward.problem, contract, found, {"dq": truth}, bound))]
 
 
-def _of_all_rows(blocks: list[tuple[BiasSums, BiasSums]], problem: Problem) -> tuple[BiasSums, BiasSums]:
-    """Return the blocks of a bias joined: added if the bias is broadcast along rows, else put below each other."""
-    if np.shape(problem.bias)[2] == 1:
+def _of_all_rows(blocks: list[tuple[BiasSums, BiasSums]], problem: Problem, name: str) -> tuple[BiasSums, BiasSums]:
+    """Return the blocks of an option joined: added if it is broadcast along rows, else put below each other."""
+    if np.shape(getattr(problem, name[1:]))[2] == 1:
         return functools.reduce(lambda one, other: (one[0] + other[0], one[1] + other[1]), blocks)
     first, second = (_below(list(each)) for each in zip(*blocks, strict=True))
     return first, second
@@ -114,11 +117,12 @@ def _below(blocks: list[BiasSums]) -> BiasSums:
     return BiasSums(*(np.concatenate(part, axis=2) for part in parts))
 
 
-class BiasOfGroups:
-    """Sums over all heads of a problem that give dBias, with the shape of the bias."""
+class OptionOfGroups:
+    """Sums over all heads of a problem that give "dbias" or "dsinks", with the shape of the option."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.shape = np.shape(problem.bias)
+    def __init__(self, problem: Problem, name: str) -> None:
+        self.name = name
+        self.shape = np.shape(getattr(problem, name[1:]))
         self.whole = self.evaluated_whole = True
         self._sums = tuple(BiasSums(*(np.zeros(self.shape) for _ in range(4))) for _ in range(2))
         self._alpha = [np.zeros(1), np.zeros(1)]
@@ -127,8 +131,7 @@ class BiasOfGroups:
     def add(self, head: Head, b: int, h: int) -> None:
         """Add the contribution of a head."""
         self._forward, at = head.forward, (b if self.shape[0] > 1 else 0, h if self.shape[1] > 1 else 0)
-        assert head.bias is not None
-        for total, of in zip(self._sums, head.bias, strict=True):
+        for total, of in zip(self._sums, head.options[self.name], strict=True):
             for mine, more in ((total.value, of.value), (total.own, of.own), (total.total, of.total), (total.n, of.n)):
                 mine[at] += more[0, 0]
         both = head.sums.allowed, head.sums.evaluated
@@ -141,9 +144,10 @@ class BiasOfGroups:
         self.evaluated_whole = self.evaluated_whole and of.evaluated_whole
 
     def finished(self, contract: ResolvedContract) -> Finished:
-        """Return dBias of all groups, with its bound."""
+        """Return the gradient of all groups, with its bound."""
         (first, second), (alpha, of_float64) = self._sums, self._alpha
-        return finished_bias(self._forward, contract, (first, second), alpha=(alpha, of_float64), raised=self._raised)
+        both = {"alpha": (alpha, of_float64), "raised": self._raised}
+        return finished_option(self._forward, contract, self.name, (first, second), **both)
 
 
 def enclosed(of: Finished, in_domain: np.ndarray | bool) -> Enclosed:
