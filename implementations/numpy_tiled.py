@@ -23,7 +23,7 @@ import numpy as np
 
 from attn_spec import kernel
 
-from .lengths import LENGTHS, first_aligned, within
+from .lengths import PADDED, behind_padding, first_aligned, within
 from .rotary import OPTIONS as ROTARY
 from .rotary import places, turned_array
 
@@ -41,7 +41,7 @@ DECLARED: dict[str, Any] = {
     "supports": (
         *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", *ROTARY),
         *("dropout_keep", "dropout_p"),
-        *LENGTHS,
+        *PADDED,
         *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
     ),
     "conventions": {
@@ -90,6 +90,7 @@ class Scores:
         mask: np.ndarray | None = None,
         seqused_q: np.ndarray | None = None,
         seqused_k: np.ndarray | None = None,
+        leftpad_k: np.ndarray | None = None,
         bias: np.ndarray | None = None,
         alibi_slopes: np.ndarray | None = None,
         softcap: float | None = None,
@@ -103,8 +104,8 @@ class Scores:
     ) -> None:
         (B, Hq, Sq, D), (_, Hkv, Sk, _) = q.shape, k.shape
         self.scale = 1 / math.sqrt(D) if scale is None else scale
-        self.offset = first_aligned(causal_alignment, Sq, Sk, seqused_q, seqused_k)
-        self.seqused_q, self.seqused_k = seqused_q, seqused_k
+        self.offset = first_aligned(causal_alignment, Sq, Sk, seqused_q, seqused_k, leftpad_k)
+        self.seqused_q, self.seqused_k, self.leftpad_k = seqused_q, seqused_k, leftpad_k
         self.turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
         self.positions = {
             "q": places(rotary_query_positions, self.offset, Sq),
@@ -151,7 +152,8 @@ class Scores:
         """Return whether query i may attend key j: boolean [B, Hq, rows, cols]."""
         diagonal, j = self.places(rows, cols)
         allowed = np.ones(shape, dtype=bool)
-        allowed &= within(np.arange(rows.start, rows.stop)[:, None], self.seqused_q) & within(j, self.seqused_k)
+        allowed &= within(np.arange(rows.start, rows.stop)[:, None], self.seqused_q)
+        allowed &= within(j, self.seqused_k) & behind_padding(j, self.leftpad_k)
         if self.left is not None:
             allowed &= j >= diagonal - self.left
         if self.right is not None:

@@ -27,7 +27,7 @@ from torch.autograd.function import once_differentiable
 
 from attn_spec import kernel
 
-from .lengths import LENGTHS, first_aligned, within
+from .lengths import PADDED, behind_padding, first_aligned, within
 from .rotary import OPTIONS as ROTARY
 from .torch_rotary import places, turned
 
@@ -35,7 +35,7 @@ KV_TILE = 32
 OPTIONS = (
     *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", "sinks"),
     *ROTARY,
-    *LENGTHS,
+    *PADDED,
 )
 DROPOUT = ("dropout_keep", "dropout_p")
 SHAPES = ("gqa", "dv", "cross", "empty")
@@ -57,6 +57,7 @@ class Scores:
         mask: Tensor | None = None,
         seqused_q: Tensor | None = None,
         seqused_k: Tensor | None = None,
+        leftpad_k: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
         softcap: float | None = None,
         rotary: str | None = None,
@@ -68,8 +69,8 @@ class Scores:
         dropout_p: float | None = None,
     ) -> None:
         (B, Hq, Sq, D), Sk = q.shape, k.shape[2]
-        self.first = first_aligned(causal_alignment, Sq, Sk, seqused_q, seqused_k)
-        self.seqused_q, self.seqused_k = seqused_q, seqused_k
+        self.first = first_aligned(causal_alignment, Sq, Sk, seqused_q, seqused_k, leftpad_k)
+        self.seqused_q, self.seqused_k, self.leftpad_k = seqused_q, seqused_k, leftpad_k
         q, k = self.of_queries(q), self.of_keys(k)
         self.turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
         self.positions = {
@@ -110,8 +111,11 @@ class Scores:
         return cleared(x, self.seqused_q)
 
     def of_keys(self, x: Tensor) -> Tensor:
-        """Return [B, H, Sk, ..] with 0 behind the lengths of keys, where anything may lie."""
-        return cleared(x, self.seqused_k)
+        """Return [B, H, Sk, ..] with 0 where no key of a sequence is, so that anything may lie there."""
+        x = cleared(x, self.seqused_k)
+        if self.leftpad_k is None:
+            return x
+        return x.masked_fill(torch.arange(x.shape[2], device=x.device)[:, None] < self.leftpad_k, 0.0)
 
     def keys(self, cols: slice) -> Tensor:
         """Return the keys of a tile, [cols]."""
@@ -126,7 +130,7 @@ class Scores:
         j = self.keys(cols)
         i = torch.arange(self.q.shape[2], device=j.device)[:, None]
         allowed = torch.ones(len(i), len(j), dtype=torch.bool, device=j.device)
-        allowed = allowed & within(i, self.seqused_q) & within(j, self.seqused_k)
+        allowed = allowed & within(i, self.seqused_q) & within(j, self.seqused_k) & behind_padding(j, self.leftpad_k)
         if self.left is not None:
             allowed = allowed & (j >= self.diagonal - self.left)
         if self.right is not None:

@@ -36,6 +36,8 @@ BATCH = st.sampled_from((2, 3, 1, 4))
 #: Lengths of keys, most of which leave some keys out, and lengths of queries, most of which leave some in.
 KEYS = named(("ragged", "one_less", "last_shorter", "edges", "but_one", "some_empty", "one_each", "full"), axes="B111")
 QUERIES = named(("full", "ragged", "last_shorter", "one_each", "but_one", "some_empty", "edges"), axes="B111")
+#: Padding on the left, most of which leaves some keys out.
+PADS = named(("ragged", "one", "edges", "to_the_end", "zero"), axes="B111")
 
 
 def of_sequences(subject: Subject, *needs: str, draw: Any = problems, **drawn: Any) -> SearchStrategy[Problem]:
@@ -43,7 +45,7 @@ def of_sequences(subject: Subject, *needs: str, draw: Any = problems, **drawn: A
 
     There are two keys or more.
     """
-    drawn = {"without": ("empty",), "batch": BATCH, "seqused_k": KEYS, "where": has_several_keys, **drawn}
+    drawn = {"without": ("empty", "leftpad_k"), "batch": BATCH, "seqused_k": KEYS, "where": has_several_keys, **drawn}
     ways: list[dict[str, Any]] = [{"needs": ("seqused_k", *needs)}]
     if subject.supports("seqused_q"):
         ways.append({"needs": ("seqused_k", "seqused_q", *needs), "seqused_q": QUERIES})
@@ -65,6 +67,25 @@ def with_corners(subject: Subject) -> SearchStrategy[Problem]:
     return of_sequences(subject, "causal", without=("empty", positional))
 
 
+def padded_on_the_left(subject: Subject) -> SearchStrategy[Problem]:
+    """Draw problems with padding on the left, half of them with lengths of keys too, without rotary positions.
+
+    Angles are larger where the padding counts, so that the bound of a sequence alone would not be that of the batch.
+    """
+    drawn: dict[str, Any] = {"without": ("empty", "rotary"), "batch": BATCH, "where": has_several_keys}
+    ways: list[dict[str, Any]] = [{"needs": ("leftpad_k",), "leftpad_k": PADS}]
+    if subject.supports("seqused_k"):
+        ways.append({"needs": ("leftpad_k", "seqused_k"), "leftpad_k": PADS, "seqused_k": KEYS})
+    return st.one_of([problems(subject, **drawn, **way) for way in ways])
+
+
+def with_padded_corners(subject: Subject) -> SearchStrategy[Problem]:
+    """Draw causal problems with padding on the left, without other positions."""
+    pads = named(("ragged", "one"), axes="B111")
+    drawn: dict[str, Any] = {"without": ("empty", positional), "batch": BATCH, "where": has_several_keys}
+    return problems(subject, needs=("leftpad_k", "causal"), leftpad_k=pads, **drawn)
+
+
 def with_windows(subject: Subject) -> SearchStrategy[Problem]:
     """Draw problems with lengths and a window, without other positions."""
     sides = st.sampled_from((0, 1, 2, 5, 16, None))
@@ -84,10 +105,22 @@ def distances(problem: Problem) -> np.ndarray:
     for b in range(problem.batch):
         n = problem.query_length if problem.seqused_q is None else int(problem.seqused_q[b, 0, 0, 0])
         e = problem.key_length if problem.seqused_k is None else int(problem.seqused_k[b, 0, 0, 0])
-        first = e - n if problem.causal_alignment == "bottom_right" else 0
+        f = 0 if problem.leftpad_k is None else int(problem.leftpad_k[b, 0, 0, 0])
+        first = e - n if problem.causal_alignment == "bottom_right" else f
         for i in range(problem.query_length):
             found[b, 0, i] = np.arange(problem.key_length) - (i + first)
     return found
+
+
+def assert_solved_as_if_alone(subject: Subject, problem: Problem) -> None:
+    """Raise :class:`Refutation` unless each sequence has the answer that it has alone."""
+    answer = subject(problem)
+    assert_within_bound(subject, problem, answer)
+    for entry in range(problem.batch):
+        alone = problem.sequence(entry)
+        if alone.query_length:
+            rows = selected(answer, np.s_[entry : entry + 1, :, : alone.query_length])
+            assert_rows_within_bound(subject, alone, rows)
 
 
 @attention_property(
@@ -98,13 +131,34 @@ def distances(problem: Problem) -> np.ndarray:
 )
 def test_each_sequence_is_solved_as_if_it_were_alone(subject: Subject, problem: Problem) -> None:
     """The rows of a batch entry are the answer to its queries and keys, without what lies behind them."""
-    answer = subject(problem)
-    assert_within_bound(subject, problem, answer)
-    for entry in range(problem.batch):
-        alone = problem.sequence(entry)
-        if alone.query_length:
-            rows = selected(answer, np.s_[entry : entry + 1, :, : alone.query_length])
-            assert_rows_within_bound(subject, alone, rows)
+    assert_solved_as_if_alone(subject, problem)
+
+
+@attention_property(
+    source="Dao-AILab/flash-attention, flash_attn_with_kvcache: cache_leftpad is the index at which the cache starts",
+    hunts="padding on the left that is read, counted twice, or not counted in the diagonal",
+    needs=("leftpad_k",),
+    problems=padded_on_the_left,
+)
+def test_padding_on_the_left_moves_a_sequence_and_changes_nothing(subject: Subject, problem: Problem) -> None:
+    """The rows of a batch entry are the answer to its queries and the keys behind its padding, moved to the front."""
+    assert_solved_as_if_alone(subject, problem)
+
+
+@attention_property(
+    source="the definition of leftpad_k: the first query is aligned with the first key behind the padding",
+    hunts="a diagonal that starts before the padding, or at the last key less the padding",
+    needs=("leftpad_k", "causal"),
+    problems=with_padded_corners,
+)
+def test_the_diagonal_starts_behind_the_padding(subject: Subject, problem: Problem) -> None:
+    """Causal attention with padding on the left is attention under a mask from the corner of the keys behind it.
+
+    The mask is written out row by row, on purpose not by attn_spec.problem.
+    """
+    seen = distances(problem) <= 0
+    mask = seen if problem.mask is None else seen & problem.mask
+    assert_within_bound(subject, problem.replace(causal=False, mask=mask), subject(problem))
 
 
 @attention_property(
@@ -146,10 +200,10 @@ def test_the_window_follows_the_diagonal_of_each_sequence(subject: Subject, prob
     source=UNUSED,
     hunts="tiles past the end that are read: a late mask, 0 * NaN of memory that nobody wrote, a neighbour's keys",
     needs=("seqused_k",),
-    problems=partial(of_sequences, regimes=TAME),
+    problems=partial(of_sequences, regimes=TAME, without=("empty",)),
 )
 def test_what_lies_behind_a_sequence_changes_nothing(subject: Subject, problem: Problem) -> None:
-    """Rewriting queries, keys and values behind the lengths changes no bit of the answer.
+    """Rewriting queries, keys and values behind the lengths, or before the padding's end, changes no bit of the answer.
 
     They become other numbers and those of another sequence; Inf and NaN too if unused="unread" is declared.
     """
@@ -198,7 +252,7 @@ def test_gradients_with_lengths_are_within_their_bounds(subject: Subject, proble
     source=UNUSED,
     hunts="0 * NaN of unused queries, keys or cotangents in sums over a batch, delta of rows that are not there",
     needs=("backward", "seqused_k"),
-    problems=partial(of_sequences, draw=differentiable, regimes=TAME),
+    problems=partial(of_sequences, draw=differentiable, regimes=TAME, without=("empty",)),
 )
 def test_what_lies_behind_a_sequence_reaches_no_gradient(subject: Subject, problem: Problem) -> None:
     """Rewriting queries, keys, values and dO behind the lengths changes no bit of any gradient."""

@@ -42,4 +42,4 @@ def sequences_of(query_length: int, key_length: int, options: Mapping[str, Any])
         value = options.get(name)
         return otherwise if value is None else values_of(value).astype(np.int64)
 
-    return Sequences(given("seqused_q", query_length), 0, given("seqused_k", key_length))
+    return Sequences(given("seqused_q", query_length), given("leftpad_k", 0), given("seqused_k", key_length))

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from attn_spec.problem.problem import Problem
 
 
@@ -78,7 +80,7 @@ class Limits:
         for axis, length in (("Q", Q), ("K", K)):
             if length % self.step(axis):
                 yield f"the length of {axis} must be a multiple of {self.step(axis)}"
-        queries, keys = problem.used_queries, problem.end_keys - problem.first_keys
+        queries, keys = problem.used_queries, np.maximum(problem.end_keys - problem.first_keys, 0)
         if self.query_lengths is not None and not {Q, *queries[queries > 0].tolist()} <= set(self.query_lengths):
             yield f"the number of queries must be among {self.query_lengths}"
         if self.keys_reach_queries and (K < Q or (keys < queries).any()):

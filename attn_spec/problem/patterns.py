@@ -289,6 +289,15 @@ LENGTHS: dict[str, LengthPattern] = {
     "none": lambda rng, shape, most: np.zeros(shape),
 }
 
+#: Patterns of padding on the left of sequences, from plain to wild; "to_the_end" leaves no key.
+PADS: dict[str, LengthPattern] = {
+    "zero": lambda rng, shape, most: np.zeros(shape),
+    "one": lambda rng, shape, most: np.full(shape, min(most, 1)),
+    "ragged": lambda rng, shape, most: rng.integers(0, max(most, 1), size=shape),
+    "edges": _at_edges,
+    "to_the_end": lambda rng, shape, most: np.where(rng.random(shape) < 0.5, most, 0),
+}
+
 #: Largest position: float32 represents every integer up to it.
 FARTHEST = 2**24
 

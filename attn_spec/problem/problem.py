@@ -191,13 +191,19 @@ class Problem(Sequences):
         return self.replace(**{n: np.where(used_places(self, n, x.shape), x, 0.0) for n, x in inputs.items()})
 
     def sequence(self, entry: int) -> Self:
-        """Return the problem of one batch entry with the queries and keys that it has, without lengths."""
+        """Return the problem of one batch entry with the queries and keys that it has, without lengths.
+
+        Positions of ``rotary`` that are counted start behind the padding on the left there.
+        """
         one = self.take("B", [entry])
         if not one.has_lengths:
             return one
-        keys = range(int(one.first_keys[0]), int(one.end_keys[0]))
-        cut = one.take("Q", range(int(one.used_queries[0]))).take("K", keys)
-        return cut.replace(**{name: row.off for name, row in OPTIONS.items() if row.moves_diagonal})
+        first = int(one.first_keys[0])
+        cut = one.take("Q", range(int(one.used_queries[0]))).take("K", range(first, int(one.end_keys[0])))
+        changes: dict[str, Any] = {name: row.off for name, row in OPTIONS.items() if row.moves_diagonal}
+        if cut.diagonal is not None:
+            changes["diagonal"] = cut.diagonal - first
+        return cut.replace(**changes)
 
     def rows(self, index: Sequence[int] | np.ndarray) -> Self:
         """Return the problem of some queries with all keys; its answer is those rows of this problem's answer.

@@ -40,7 +40,7 @@ class Sequences(Shapes):
     @property
     def first_keys(self) -> np.ndarray:
         """First key f_b of each batch entry, integers [B]."""
-        return self._of_entries(None, 0)
+        return self._of_entries(self.leftpad_k, 0)
 
     @property
     def end_keys(self) -> np.ndarray:

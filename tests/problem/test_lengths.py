@@ -82,6 +82,18 @@ def test_a_merged_mask_moves_no_other_diagonal(options):
         assert (merged.distances == problem.distances).all()
 
 
+@pytest.mark.parametrize(("alignment", "first"), [("top_left", [0, 2, 4]), ("bottom_right", [1, 0, -1])])
+def test_padding_on_the_left_counts_within_the_length(alignment, first):
+    problem = made(causal=True, causal_alignment=alignment, seqused_k=lengths(4, 3, 2), leftpad_k=lengths(0, 2, 4))
+
+    assert problem.aligned_keys[:, 0].tolist() == first
+    assert problem.keys_there[1, 0].tolist() == [False, False, True, False]
+    assert not problem.keys_there[2].any()
+    alone = problem.sequence(1)
+    assert (alone.k == problem.k[1:2, :, 2:3]).all()
+    assert (alone.visible == problem.visible[1:2, :, :, 2:3]).all()
+
+
 def test_parts_of_a_batch_keep_their_lengths():
     problem = made(seqused_q=lengths(3, 2, 1), seqused_k=lengths(4, 3, 2))
 

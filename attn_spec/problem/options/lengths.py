@@ -1,4 +1,4 @@
-"""Options that say how many queries and keys of each batch entry there are."""
+"""Options that say which queries and keys of each batch entry there are."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.problem import patterns
 from attn_spec.problem.options.option_fields import length
 
 
@@ -31,4 +32,15 @@ class Lengths:
         sees=lambda p: np.arange(p.key_length) < p.seqused_k,
         plain=lambda n: np.full((n["B"], 1, 1, 1), n["K"]),
         usual="ragged@B111",
+    )
+    #: First key of each batch entry, int64 [B, 1, 1, 1]: keys before it are padding. It counts within ``seqused_k``.
+    #: None is 0. Positions of ``rotary`` count the padding too.
+    leftpad_k: Any = length(
+        says="takes the first key of each batch entry, behind the padding on its left, integers [B, 1, 1, 1]",
+        spellings=("leftpad_k", "cache_leftpad"),
+        up_to="K",
+        values=patterns.PADS,
+        sees=lambda p: np.arange(p.key_length) >= p.leftpad_k,
+        plain=lambda n: np.zeros((n["B"], 1, 1, 1), dtype=np.int64),
+        weight=1,
     )

@@ -19,6 +19,8 @@ CORNER = "lengths.the_diagonal_is_that_of_each_sequence"
 BAND = "lengths.the_window_follows_the_diagonal_of_each_sequence"
 BEHIND = "lengths.what_lies_behind_a_sequence_changes_nothing"
 WITHOUT_KEYS = "lengths.a_sequence_without_keys_follows_the_convention"
+PADDED = "lengths.padding_on_the_left_moves_a_sequence_and_changes_nothing"
+BEHIND_PADDING = "lengths.the_diagonal_starts_behind_the_padding"
 ROWS = "lengths.rows_behind_a_sequence_are_zero"
 GRADIENTS = "lengths.gradients_with_lengths_are_within_their_bounds"
 REACHED = "lengths.what_lies_behind_a_sequence_reaches_no_gradient"
@@ -92,7 +94,9 @@ class EmptySequencesSkipped(TiledAttention):
 
 
 @mutant(
-    source="jax-ml/jax, dot_product_attention: a finite fill value for masked scores", named_by=BEHIND, takes=LENGTHS
+    source="made up: a finite fill value, as in jax.nn.dot_product_attention at length 0",
+    named_by=BEHIND,
+    takes=LENGTHS,
 )
 class PaddingAveragedAtLengthZero(TiledAttention):
     """A sequence without keys gets the mean of the values behind it."""
@@ -204,3 +208,31 @@ class GradientDiagonalOfTheBuffer(TiledGradients):
 
     def diagonal(self) -> np.ndarray:
         return np.arange(self.Sq)[:, None] + self.Sk - self.Sq
+
+
+@mutant(source="Dao-AILab/flash-attention#1788", named_by=PADDED, takes=LENGTHS)
+class PaddingIgnored(TiledAttention):
+    """Padding on the left is attended to, although the diagonal starts behind it."""
+
+    def in_sequence(self, cols: np.ndarray) -> np.ndarray:
+        of = self.sequences
+        return (cols < of.end_keys) & (np.arange(self.Sq)[:, None] < of.used_queries)
+
+
+@mutant(
+    source="made up: a length that is taken for the number of keys behind the padding", named_by=PADDED, takes=LENGTHS
+)
+class PaddingCountedTwice(TiledAttention):
+    """The keys of a sequence end by its padding too early, since the padding is subtracted from the length."""
+
+    def in_sequence(self, cols: np.ndarray) -> np.ndarray:
+        return super().in_sequence(cols) & (cols < self.sequences.end_keys - self.sequences.first_keys)
+
+
+@mutant(source="made up: a diagonal from key 0 beside padding on the left", named_by=BEHIND_PADDING, takes=LENGTHS)
+class DiagonalBeforeThePadding(TiledAttention):
+    """The top-left diagonal starts at the first key of the buffer, not at that of the sequence."""
+
+    def diagonal(self) -> np.ndarray:
+        late = super().diagonal()
+        return late if self.alignment == "bottom_right" else late - self.sequences.first_keys
