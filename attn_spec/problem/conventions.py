@@ -42,6 +42,8 @@ class Convention:
     of: str = ""
     #: True if only queries that see no key depend on the convention.
     without_keys: bool = False
+    #: True if only what lies behind the lengths of sequences depends on the convention.
+    behind_lengths: bool = False
     #: True if the convention is OPEN unless it is named, in a test of one answer and for a callable without @kernel, so
     #: that no sound system is accused. False: the default is taken there too.
     left_open: bool = False
@@ -147,6 +149,7 @@ class Conventions:
         says="What may lie where no query or key of a sequence is: behind the lengths of a batch entry.",
         choices={"finite": "finite numbers, as in memory that is cleared", "unread": "anything, NaN and Inf included"},
         default="finite",
+        behind_lengths=True,
         shows=lambda p: p.has_lengths,
     )
     unused_rows: str = convention(
@@ -155,6 +158,7 @@ class Conventions:
         default=OPEN,
         decides=("output",),
         without_keys=True,
+        behind_lengths=True,
         shows=lambda p: p.has_lengths and not p.there.all(),
     )
     deterministic: bool = convention(

@@ -205,9 +205,12 @@ def _hints(subject: Subject, problem: Problem, answer: Answer, measured: Measure
     ]
     rows = problem.empty_output_rows if measured.name == "output" else problem.empty_rows
     if rows[measured.worst[:3]]:
-        deciding = [name for name, row in OF_ANSWERS.items() if row.without_keys and measured.name in row.decides]
-        now = ", ".join(f"{name}={getattr(own, name)!r}" for name in deciding)
-        return found or [f"this query sees no key; if that answer is meant, declare a convention (now {now})"]
+        b, _, i, *_ = measured.worst
+        behind = not problem.there[b, 0, i]
+        what = "row is behind its sequence" if behind else "query sees no key"
+        of_rows = [row for row in OF_ANSWERS.values() if row.without_keys and row.behind_lengths == behind]
+        now = ", ".join(f"{row.name}={getattr(own, row.name)!r}" for row in of_rows if measured.name in row.decides)
+        return found or [f"this {what}; if that answer is meant, declare a convention (now {now})"]
     found += map(within, contracts_that_hold(subject.contract, problem, **answer, conventions=own))
     return found + right_for(problem, lambda other: judged(subject, other, answer))
 

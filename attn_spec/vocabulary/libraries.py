@@ -40,7 +40,7 @@ class Library:
         needs_lse = CONVENTIONS[name].decides == ("lse",)
         if name in self.left_open or (needs_lse and not self.returns_lse):
             return ""
-        if name == "unused_rows" and not self.takes_lengths:
+        if CONVENTIONS[name].behind_lengths and not self.takes_lengths:
             return ""
         return str(getattr(self.conventions, name))
 

@@ -13,7 +13,7 @@ from attn_spec.problem.conventions import CONVENTIONS
 from attn_spec.search.preflight import preflight
 
 #: Conventions that an answer of finite numbers shows, of a kernel that takes no lengths.
-NAMES = [name for name, row in CONVENTIONS.items() if row.decides and name != "unused_rows"]
+NAMES = [name for name, row in CONVENTIONS.items() if row.decides and not row.behind_lengths]
 TABLE = list(itertools.product(*(CONVENTIONS[name].telling for name in NAMES)))
 
 
