@@ -15,7 +15,7 @@ from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.frameworks.framework import of
 from attn_spec.kernels.frameworks.torch import TORCH
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
 from attn_spec.problem.options import OPTIONS
 
 from .arithmetic import Order
@@ -49,6 +49,7 @@ def emulate(
     order: Order | None = None,
     *,
     dtypes: Iterable[str] = ("float32",),
+    reads: Presentation | None = None,
     steps: type[TiledAttention] = TiledAttention,
     operands: type[Operands] = Operands,
     layer: type[Layer] = Layer,
@@ -57,21 +58,22 @@ def emulate(
     """Return a torch kernel that executes the arithmetic of a contract, one for all dtypes or one for each.
 
     ``declared`` are arguments of :func:`attn_spec.kernel`. By default the kernel declares this contract and
-    ``SUPPORTS``.
+    ``SUPPORTS``. ``reads`` is how it reads its arguments, by default as its presentation hands them over.
     """
     chosen = order or Order()
     defaults = {"contract": executes, "supports": SUPPORTS, "conventions": CONVENTIONS, "devices": ("cpu",)}
     arguments = {**defaults, **declared}
 
-    shown = PRESENTATIONS[arguments.get("presentation", "BHSD")]
+    shown = reads or PRESENTATIONS[arguments.get("presentation", "BHSD")]
 
-    def attention(q: Any, k: Any, v: Any, *, query_heads: int = 1, kv_heads: int = 1, **options: Any) -> Any:
+    def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
         dtype = of(q).dtype_of(q)
         contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         projects = options.get("query_projection") is not None
-        given = {**options, "query_heads": query_heads, "kv_heads": kv_heads}
+        given = {**options, "q": q, "k": k}
+        options = shown.options_of(given)
         q, k, v = (shown.read(name, x, **given) for name, x in (("q", q), ("k", k), ("v", v)))
-        tensors = {name: shown.read(name, options[name]) for name in TENSORS if options.get(name) is not None}
+        tensors = {name: shown.read(name, options[name], **given) for name in TENSORS if options.get(name) is not None}
         options = {"causal_alignment": made.conventions.causal_alignment, **options, **tensors}
         if projects:
             call = layer(contract, chosen, q, k, options)
@@ -82,9 +84,9 @@ def emulate(
             out, lse = steps(contract, chosen, *call(), call.repeated(v), **call.options)()
         else:
             out, lse = steps(contract, chosen, q, k, v, **options)()
-        tensor = TORCH.give(shown.presented("output", out), contract.output)
+        tensor = TORCH.give(shown.presented("output", out, **given), contract.output)
         return (
-            (tensor, TORCH.give(shown.presented("lse", lse), contract.lse))
+            (tensor, TORCH.give(shown.presented("lse", lse, **given), contract.lse))
             if "lse" in arguments["supports"]
             else tensor
         )
@@ -108,20 +110,19 @@ def emulate_both(
     able = (*supports, "lse_backward")
     made = emulate(name, executes, order, operands=operands, layer=layer, supports=able, **declared)
     attending = declared.get("steps", TiledAttention)
-    shown, chosen = PRESENTATIONS[made.presentation], order or Order()
+    shown, chosen = declared.get("reads") or PRESENTATIONS[made.presentation], order or Order()
 
     @made.backward
-    def attention_gradients(
-        dout: Any, *saved: Any, query_heads: int = 1, kv_heads: int = 1, **options: Any
-    ) -> dict[str, Any]:
+    def attention_gradients(dout: Any, *saved: Any, **options: Any) -> dict[str, Any]:
         dtype = of(saved[0]).dtype_of(saved[0])
         contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         projects = options.get("query_projection") is not None
-        given = {**options, "query_heads": query_heads, "kv_heads": kv_heads}
+        given = {**options, "q": saved[0], "k": saved[1]}
+        options = shown.options_of(given)
         named = zip(("q", "k", "v", "output", "lse"), saved, strict=True)
         *vectors, lse = (shown.read(name, x, **given) for name, x in named)
         dO = shown.read("output", dout, **given)
-        rows = {n: shown.read(n, options[n]) for n in (*TENSORS, "dlse") if options.get(n) is not None}
+        rows = {n: shown.read(n, options[n], **given) for n in (*TENSORS, "dlse") if options.get(n) is not None}
         aligned = {"causal_alignment": made.conventions.causal_alignment}
         options = {**aligned, **options, **rows, "option_dtypes": made.option_dtypes}
 
@@ -144,7 +145,7 @@ def emulate_both(
             found = dict(zip(call.differentiated(options), call(), strict=True))
         return {
             f"d{name}": TORCH.give(
-                shown.presented(f"d{name}", x),
+                shown.presented(f"d{name}", x, **given),
                 made.option_dtypes.get(name, contract.gradients),
             )
             for name, x in found.items()

@@ -111,8 +111,9 @@ def _part_of(quantity: str, call: Call) -> int | None:
 def _place(worst: WorstElement, shown: Presentation, call: Call, number: int) -> tuple[int, ...] | None:
     """Return the index of the worst element in a returned tensor; None if the tensor does not contain it."""
     part = call.parts[number]
+    options = {name: x.values if isinstance(x, Given) else x for name, x in call.options.items()}
     try:
-        numbered = shown.read(worst.quantity, np.arange(part.size).reshape(part.shape), **call.options)
+        numbered = shown.read(worst.quantity, np.arange(part.size).reshape(part.shape), **options)
     except ValueError:  # the tensor has another number of axes than an answer
         return None
     if len(worst.index) != numbered.ndim or any(i >= n for i, n in zip(worst.index, numbered.shape, strict=True)):

@@ -14,7 +14,7 @@ import numpy as np
 
 #: Dtypes of the arrays that are sent, by name.
 DTYPES: dict[str, np.dtype[Any]] = {
-    **{name: np.dtype(name) for name in ("float64", "float32", "float16", "bool", "int64")},
+    **{name: np.dtype(name) for name in ("float64", "float32", "float16", "bool", "int64", "int32")},
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
 #: A buffer is sent whole up to this many times the tensor's own bytes; above that, the worker makes the layout.

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.kernel import Kernel, KernelError
@@ -21,14 +23,16 @@ def tensors(
 ) -> dict[str, Any]:
     """Return q, k, v and the tensors of the options in use, by name, as tensors of a framework, each in its dtype.
 
-    q, k and v have the axes of the ``presentation``, options have the axes of their rows. Raises :class:`KernelError`
-    for a presentation that passes one batch entry or head at a time, and :class:`FrameworkError`.
+    q, k and v have the axes of the ``presentation``, options have the axes of their rows. Arguments that the
+    presentation adds, such as ``cu_seqlens_q``, are there too. Raises :class:`KernelError` for a presentation that
+    passes one batch entry or head at a time, and :class:`FrameworkError`.
     """
     whole = {name: row for name, row in PRESENTATIONS.items() if row.calls_once}
     if presentation not in whole:
         raise KernelError(f"presentation must be one of {', '.join(whole)} here, not {presentation!r}")
     give, handed = frameworks.framework(framework).give, whole[presentation].handed(problem)
-    return {name: give(x, problem.dtype_of(name), device) for name, x in handed.tensors.items()}
+    further = {name: give(x, "int32", device) if isinstance(x, np.ndarray) else x for name, x in handed.further.items()}
+    return {name: give(x, problem.dtype_of(name), device) for name, x in handed.tensors.items()} | further
 
 
 def run(problem: Problem, kernel: Kernel | str | Callable[..., Any], *, device: str = "cpu", **declared: Any) -> Answer:

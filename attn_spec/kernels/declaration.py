@@ -40,7 +40,8 @@ def kernel(
 
     Raises :class:`KernelError` for a declaration without these, for a bare ``@kernel``, and for an unknown name.
 
-    ``facts`` are the fields of :class:`Limits` and these fields of :class:`Kernel`: ``devices``, ``presentation``,
+    A presentation that carries lengths of sequences implies these options in ``supports``. ``facts`` are the fields of
+    :class:`Limits` and these fields of :class:`Kernel`: ``devices``, ``presentation``,
     ``option_dtypes``, ``merge``, ``builds``, ``signatures``, ``known_defects``, ``slowness``.
     """
     if bare or framework is None or dtypes is None:
@@ -57,7 +58,7 @@ def kernel(
             framework=framework,
             dtypes=tuple(dtypes),
             contract=_contracts(contract),
-            supports=frozenset(supports),
+            supports=frozenset(supports) | _carried(facts.get("presentation")),
             conventions=_conventions(conventions or {}),
             module=getattr(function, "__module__", None) or "",
             **_with_limits(facts),
@@ -152,6 +153,12 @@ def _with_limits(facts: Mapping[str, Any]) -> dict[str, Any]:
         raise KernelError(str(error)) from error
 
 
+def _carried(presentation: Any) -> frozenset[str]:
+    """Return the options that every call in a presentation carries; none if it does not exist."""
+    row = PRESENTATIONS.get(presentation)
+    return frozenset() if row is None else row.carries
+
+
 def _contracts(declared: str | Contract | Mapping[str, str | Contract]) -> Contract | dict[str, Contract]:
     try:
         if isinstance(declared, Mapping):
@@ -197,8 +204,24 @@ def _check(declared: Kernel) -> None:
     ):
         if value not in allowed:
             raise KernelError(f"{declared.name}: {name} must be one of {', '.join(allowed)}, not {value!r}")
+    _check_presentation(declared)
+
+
+def _check_presentation(declared: Kernel) -> None:
+    """Raise :class:`KernelError` if calls in the presentation cannot pass what the kernel declares."""
+    shown = PRESENTATIONS[declared.presentation]
+    if unsaid := sorted(name for name in declared.supports if not shown.can_say(name)):
+        raise KernelError(
+            f"{declared.name}: a call in the presentation {declared.presentation} cannot pass {unsaid[0]}, which has "
+            f"numbers for each query or key of a rectangle; leave {unsaid[0]} out of supports"
+        )
+    if declared.merge is not None and not shown.can_say(declared.merge):
+        raise KernelError(
+            f"{declared.name}: a call in the presentation {declared.presentation} cannot pass a {declared.merge}, into "
+            "which merge= writes other options; leave merge out"
+        )
     of_heads = sorted({"gqa", "query_projection"} & declared.supports)
-    if of_heads and PRESENTATIONS[declared.presentation].of_one_head:
+    if of_heads and shown.of_one_head:
         raise KernelError(
             f"{declared.name} is given one head at a time, so it cannot declare {of_heads[0]}; leave {of_heads[0]} out"
         )

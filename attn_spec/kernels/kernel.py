@@ -118,7 +118,7 @@ class Kernel:
         """Call the function; with ``builds``, call the callable that it built for this signature."""
         if not self.builds:
             return self.function(*tensors, **options)
-        given = {name: x for name, x in options.items() if name in OPTIONS and OPTIONS[name].tensor}
+        given = {name: x for name, x in options.items() if hasattr(x, "shape")}
         every = {**dict(zip(("q", "k", "v"), tensors, strict=True)), **given}
         dtype_of = frameworks.framework(self.framework).dtype_of
         shapes, dtypes = ({name: fact(x) for name, x in every.items()} for fact in (_shape_of, dtype_of))

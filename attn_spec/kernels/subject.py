@@ -103,7 +103,7 @@ class Subject:
         """
 
         def answer(part: Problem) -> Answer:
-            handed = self.presentation.handed(part)
+            handed = self._handed(part)
             tensors, options = self._tensors(handed, arrange), self._options(part, handed, arrange_options)
             return self._answer(part, handed, tensors, options, self._call(tensors, options))
 
@@ -115,7 +115,7 @@ class Subject:
         """
 
         def answer(part: Problem) -> Answer:
-            handed = self.presentation.handed(part)
+            handed = self._handed(part)
             tensors, options = self._tensors(handed), self._options(part, handed)
             result, _ = self._record(tensors, options, tensors)
             return self._answer(part, handed, tensors, options, result)
@@ -189,12 +189,12 @@ class Subject:
         found: dict[str, list[np.ndarray]] = {name: [] for name in names}
         answers = []
         for number, part in enumerate(self.presentation.parts(self._merged(problem))):
-            handed = self.presentation.handed(part)
+            handed = self._handed(part)
             tensors, options = self._tensors(handed, arrange_inputs), self._options(part, handed)
-            dO = self.presentation.cotangent("output", cotangent, number)
+            dO = self.presentation.cotangent(part, "output", cotangent, number, unread=self._is_unread)
             cotangents = [arrange(self._given(dO, self.contract.output))]
             if lse_cotangent is not None:
-                dL = self.presentation.cotangent("lse", lse_cotangent, number)
+                dL = self.presentation.cotangent(part, "lse", lse_cotangent, number, unread=self._is_unread)
                 cotangents.append(self._given(dL, self.contract.lse))
             result, gradients = self._gradients(tensors, options, names, cotangents)
             answers.append(self._answer(part, handed, tensors, options, result))
@@ -287,7 +287,7 @@ class Subject:
         active = {}
         for name, row in OPTIONS.items():
             value, default = getattr(problem, name), getattr(self.conventions, name, row.off)
-            taken = self.supports(name) or name == self.kernel.merge
+            taken = (self.supports(name) or name == self.kernel.merge) and name not in self.presentation.carries
             if not taken or value is None or (row.tensor is None and value == default):
                 continue
             if row.tensor is not None:
@@ -295,11 +295,23 @@ class Subject:
             active[name] = value
         spelled = {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
         off = self.kernel.passed_off(problem.options())
-        return {**self.kernel.without_dropout, **off, **spelled, **handed.further}
+        further = {
+            name: self._given(x, "int32") if isinstance(x, np.ndarray) else x for name, x in handed.further.items()
+        }
+        return {**self.kernel.without_dropout, **off, **spelled, **further}
 
     def _gqa_flag(self, problem: Problem) -> dict[str, bool]:
         grouped = problem.group != 1 and not problem.projects
         return {"enable_gqa": True} if grouped and "enable_gqa" in self.kernel.parameters else {}
+
+    @property
+    def _is_unread(self) -> bool:
+        """True if anything may lie where no query or key of a sequence is."""
+        return self.conventions.unused == "unread"
+
+    def _handed(self, part: Problem) -> Handed:
+        """Return the arguments of one call, in the presentation of the kernel."""
+        return self.presentation.handed(part, unread=self._is_unread)
 
     def _tensors(self, handed: Handed, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
         return {n: arrange(self._given(handed.tensors[n], dtype_of(self.dtypes, n))) for n in ("q", "k", "v")}
@@ -315,8 +327,11 @@ class Subject:
         return self.presentation.taken(problem, name, found)
 
     def _check_inputs_untouched(self, handed: Handed, tensors: dict[str, Any], options: dict[str, Any]) -> None:
-        for name, before in handed.tensors.items():
-            given, keyword = (options, self.kernel.keyword(name)) if name in OPTIONS else (tensors, name)
+        integers = {name: x for name, x in handed.further.items() if isinstance(x, np.ndarray)}
+        for name, before in (handed.tensors | integers).items():
+            option = name in OPTIONS and name not in integers
+            given, keyword = (tensors, name) if name in tensors else (options, name)
+            keyword = self.kernel.keyword(name) if option else keyword
             if keyword not in given:
                 continue
             now = self.framework.take(given[keyword]).astype(np.float64)

@@ -40,6 +40,16 @@ def test_tensors_are_presented_as_asked_for():
     assert made["mask"].dtype == torch.bool
 
 
+def test_tensors_of_a_packed_call_come_with_the_bounds_of_the_sequences():
+    problem = Recipe(batch=2, query_length=2, key_length=3, seqused_k="one_less@B111").problem()
+    made = tensors(problem, "torch", presentation="THD")
+
+    assert list(made)[:3] == ["q", "k", "v"]
+    assert "seqused_k" not in made
+    assert (made["cu_seqlens_k"].tolist(), made["cu_seqlens_k"].dtype) == ([0, 2, 4], torch.int32)
+    assert (made["k"][2:4].numpy() == problem.k[1, :, :2].swapaxes(0, 1)).all()
+
+
 def test_the_tensor_of_an_option_has_its_own_dtype():
     problem = Recipe(key_length=2, bias="normal@BHQK", dtypes={"qkv": "bfloat16", "bias": "float32"}).problem()
     made = tensors(problem, "torch")
@@ -86,5 +96,5 @@ def test_what_the_kernel_does_not_declare_is_an_error():
 def test_an_unknown_framework_and_a_presentation_of_parts_are_errors():
     with pytest.raises(FrameworkError, match=r"framework must be one of jax, numpy, torch, not 'tensorflow'"):
         tensors(PROBLEM, "tensorflow")
-    with pytest.raises(KernelError, match=r"presentation must be one of BHSD, BSHD, BS\(HD\) here, not 'SD'"):
+    with pytest.raises(KernelError, match=r"presentation must be one of BHSD, BSHD, BS\(HD\), THD.* here, not 'SD'"):
         tensors(PROBLEM, presentation="SD")

@@ -118,6 +118,14 @@ REFUSED = {
         {"presentation": "SD", "supports": ("gqa",)},
         "is given one head at a time, so it cannot declare gqa; leave gqa out",
     ),
+    "a mask of packed sequences": (
+        {"presentation": "THD", "supports": ("mask",)},
+        "a call in the presentation THD cannot pass mask, which has numbers for each query or key of a rectangle",
+    ),
+    "a merge of packed sequences": (
+        {"presentation": "THD", "merge": "bias"},
+        "a call in the presentation THD cannot pass a bias, into which merge= writes other options; leave merge out",
+    ),
     "a layer": (
         {"presentation": "SD", "supports": LAYER},
         "is given one head at a time, so it cannot declare query_projection; leave query_projection out",

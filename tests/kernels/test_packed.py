@@ -1,0 +1,142 @@
+"""Packed calls hand over each query and key once, poison elsewhere, and bring answers and gradients back."""
+
+import numpy as np
+import pytest
+
+from attn_spec import kernel
+from attn_spec.emulation.kernels import emulate_both
+from attn_spec.emulation.sound import PRECISE
+from attn_spec.kernels.misbehaviour import Misbehaviour
+from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.kernels.slots import Slots
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
+from attn_spec.search.drawing.regimes import Recipe
+
+PACKS = [name for name, row in PRESENTATIONS.items() if row.carries]
+SUPPORTS = ("causal", "causal_alignment", "alibi_slopes", "gqa", "cross", "dv", "lse", "seqused_q", "seqused_k")
+RECIPE = Recipe(
+    batch=3, query_heads=4, kv_heads=2, query_length=5, key_length=7, head_dim=6, value_dim=2, causal=True,
+    seqused_q="ragged@B111", seqused_k="ragged@B111", alibi_slopes="geometric@BH11", seed=1,
+)  # fmt: skip
+#: Recipes of several shapes, so that every kind of poison is drawn.
+SHAPES = [Recipe(batch=2, query_length=n, key_length=n + 1, seqused_k="one_less@B111", seed=n) for n in range(1, 25)]
+
+
+@pytest.fixture(params=PACKS)
+def name(request):
+    return request.param
+
+
+def subject(name, **conventions):
+    return Subject(emulate_both("k", PRECISE, supports=SUPPORTS, presentation=name, conventions=conventions), "float32")
+
+
+def handed_with_places(name, recipe, *, unread):
+    """Return what is handed over for a problem, and k as the problem has it in place of poison, NaN elsewhere."""
+    problem = recipe.problem()
+    handed = PRESENTATIONS[name].handed(problem, unread=unread)
+    arguments = {**handed.tensors, **handed.further}
+    marked = np.where(problem.keys_there[..., None], problem.k, 0.0)
+    return problem, handed.tensors["k"], PRESENTATIONS[name].presented("k", marked, **arguments), arguments
+
+
+def test_slots_are_filled_and_read_back():
+    slots = Slots(4, np.array([[2, -1], [0, 3]]))
+    x = np.arange(1.0, 9.0).reshape(2, 2, 2, 1)
+
+    filled = slots.fill(x, -5.0)
+
+    assert filled[:, :, 0].tolist() == [[5.0, 7.0], [-5.0, -5.0], [1.0, 3.0], [6.0, 8.0]]
+    assert slots.free.tolist() == [False, True, False, False]
+    assert slots.fill(x, None)[1, :, 0].tolist() == [1.0, 3.0]
+    assert slots.back(filled)[:, :, :, 0].tolist() == [[[1.0, 0.0], [3.0, 0.0]], [[5.0, 6.0], [7.0, 8.0]]]
+
+
+def test_a_packed_answer_and_its_gradients_are_those_of_the_rectangle(name):
+    problem = RECIPE.problem()
+    dO, dL = np.random.default_rng(0).standard_normal(problem.output_shape).round(2), np.full((3, 4, 5), 0.5)
+
+    for conventions in ({"unused": "unread"}, {"unused": "finite"}):
+        rectangle, packed = subject("BHSD", **conventions), subject(name, **conventions)
+        for quantity in ("output", "lse"):
+            assert bits.identical(packed(problem)[quantity], rectangle(problem)[quantity]).all(), quantity
+        expected = rectangle.gradients(problem, dO, lse_cotangent=dL)
+        found = packed.gradients(problem, dO, lse_cotangent=dL)
+        assert found.keys() == expected.keys() == {"dq", "dk", "dv"}
+        assert all((found[each] == expected[each]).all() for each in found)
+
+
+def test_without_lengths_every_sequence_is_whole(name):
+    problem = Recipe(batch=2, query_length=3, key_length=4).problem()
+
+    assert bits.identical(subject(name)(problem)["output"], subject("BHSD")(problem)["output"]).all()
+
+
+@pytest.mark.parametrize("unread", [True, False])
+def test_free_slots_hold_poison_of_both_kinds(name, unread):
+    kinds = set()
+    for recipe in SHAPES:
+        problem, k, marked, _ = handed_with_places(name, recipe, unread=unread)
+        free = k[(marked != k).any(axis=(-1, -2))]
+        assert free.size
+        own = np.isin(free, problem.k).all()
+        kinds.add("others" if own else "nan" if np.isnan(free).all() else "large")
+        assert own or unread == bool(np.isnan(free).all())
+
+    assert kinds == {"others", "nan" if unread else "large"}
+
+
+def test_a_finite_poison_times_a_query_overflows_no_format(name):
+    for recipe in SHAPES:
+        problem, k, *_ = handed_with_places(name, recipe, unread=False)
+        scores = np.abs(problem.q).sum(-1).max() * np.abs(k).max() * abs(problem.scale_value)
+        assert 0 < scores <= 2.0**9 * (1 + 2.0**-20) or np.isin(k, problem.k).all()
+
+
+def test_equal_shapes_are_handed_over_alike_whatever_the_values(name):
+    shapes = {}
+    for seed in range(4):
+        _, k, _, arguments = handed_with_places(name, Recipe(batch=3, key_length=9, seed=seed), unread=True)
+        shapes.setdefault(k.shape, []).append(
+            {n: np.asarray(x).tolist() for n, x in arguments.items() if n not in "qkv"}
+        )
+
+    assert len(shapes) == 1
+    (alike,) = shapes.values()
+    assert all(one == alike[0] for one in alike)
+
+
+def test_stated_longest_lengths_are_exact_or_larger():
+    larger = []
+    for recipe in SHAPES:
+        problem = recipe.problem()
+        further = PRESENTATIONS["THD"].handed(problem).further
+        larger.append(further["max_seqlen_k"] - int(problem.end_keys.max()))
+
+    assert min(larger) == 0
+    assert max(larger) > 1
+
+
+def test_a_kernel_takes_the_lengths_that_its_calls_carry(name):
+    made = kernel(framework="numpy", dtypes=("float32",), presentation=name)(lambda q, k, v, **_: q)
+
+    assert {"seqused_q", "seqused_k"} <= made.supports
+
+
+def test_bounds_that_the_kernel_changes_are_told():
+    @kernel(framework="numpy", dtypes=("float32",), presentation="THD")
+    def attention(q, k, v, *, cu_seqlens_q, **_):
+        cu_seqlens_q[0] = 1
+        return q
+
+    with pytest.raises(Misbehaviour, match="the kernel changed its input cu_seqlens_q in place"):
+        Subject(attention, "float32")(Recipe(query_length=2).problem())
+
+
+def test_a_wrong_shape_is_told_in_the_terms_of_the_buffer():
+    problem = Recipe(batch=2, query_length=3, key_length=3, head_dim=4, value_dim=4).problem()
+    made = kernel(framework="numpy", dtypes=("float32",), presentation="THD")(lambda q, k, v, **_: q[:-1])
+
+    with pytest.raises(Misbehaviour, match=r"out has shape \(8, 1, 4\); it must be \(9, 1, 4\)"):
+        Subject(made, "float32")(problem)
