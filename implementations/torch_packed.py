@@ -17,7 +17,7 @@ from .rotary import OPTIONS as ROTARY
 from .torch_tiled import SHAPES, TiledAttention
 
 OPTIONS = (
-    *("scale", "causal", "causal_alignment", "window", "alibi_slopes", "softcap"),
+    *("scale", "causal", "causal_alignment", "window", "alibi_slopes", "softcap", "sinks"),
     *(name for name in ROTARY if not name.endswith("positions")),
 )
 
@@ -51,6 +51,7 @@ def attention(
     max_seqlen_q: int,
     max_seqlen_k: int,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """Map q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv] to out [Tq, Hq, Dv], lse [Hq, Tq].
@@ -63,6 +64,6 @@ def attention(
     for entry, (rows, keys) in enumerate(zip(spans(cu_seqlens_q), spans(cu_seqlens_k), strict=True)):
         heads_first = (x.transpose(0, 1)[None] for x in (q[rows], k[keys], v[keys]))
         slopes = of_entry(alibi_slopes, entry)
-        found = TiledAttention.apply(*heads_first, None, {"alibi_slopes": slopes, **options})
+        found = TiledAttention.apply(*heads_first, None, sinks, {"alibi_slopes": slopes, **options})
         out[rows], lse[:, rows] = found[0][0].transpose(0, 1), found[1][0]
     return out, lse

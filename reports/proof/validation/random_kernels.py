@@ -106,7 +106,7 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     formats, own = of_layer | formats, own | dtypes
     origin, alibi = drawn_alibi(np.random.default_rng([seed, 3]))
     executes, declares = (_with(contract, **formats, **changes, **alibi) for contract in (executes, declares))
-    sinks = drawn_sinks(np.random.default_rng([seed, 9]), executes, order)
+    sinks = drawn_sinks(np.random.default_rng([seed, 11]), executes, order)
     executes, declares = (_with(contract, sink_reference=sinks.reference) for contract in (executes, declares))
     own |= sinks.dtypes if sinks.options else {}
     raised, dropout = drawn_dropout(np.random.default_rng([seed, 4]))
@@ -130,7 +130,7 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
         lengths, unused = drawn_lengths(np.random.default_rng([seed, 9]))
         agreed = {**unused, "sink_in_lse": sinks.sink_in_lse or not sinks.options}
         given |= {"beside": (*beside, *lengths), "option_dtypes": own, "agreed": agreed}
-        kernel = _kernel(rng, f"random_{seed}", executes, order, **given)
+        kernel = _kernel(rng, f"random_{seed}", executes, order, apart=np.random.default_rng([seed, 10]), **given)
     return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
 
 
@@ -142,21 +142,26 @@ def _kernel(
     *,
     beside: Sequence[str],
     agreed: Mapping[str, Any],
+    apart: np.random.Generator,
     **declared: Any,
 ) -> Kernel:
     """Make a kernel of that arithmetic, with drawn conventions and options, and the options of ``beside``.
 
-    ``agreed`` are its conventions on sinks, and on what lies behind the lengths of sequences.
+    ``agreed`` are its conventions on sinks, and on what lies behind the lengths of sequences. Whether sequences are
+    packed is drawn ``apart``.
     """
     agreed = replace(_conventions(rng), **agreed)
-    presentation = one_of(rng, ("BHSD",) * 2 + ("BSHD",) * 4 + tuple(PRESENTATIONS))
-    one_head, of_all_heads = PRESENTATIONS[presentation].of_one_head, {*named_by([projects]), "head_widths"}
+    presentation = _presentation(rng, apart)
+    shown = PRESENTATIONS[presentation]
+    one_head, of_all_heads = shown.of_one_head, {*named_by([projects]), "head_widths"}
     owned = {name: ABILITIES[name].of for name in SUPPORTS if name in ABILITIES and ABILITIES[name].of}
     chosen = (name for name in SUPPORTS if name not in owned)
     supports = [name for name in chosen if rng.random() < 0.85 and not (one_head and name == "gqa")]
-    supports += [name for name, of in owned.items() if of in supports and PRESENTATIONS[presentation].calls_once]
+    supports += [name for name, of in owned.items() if of in supports and shown.calls_once]
+    supports = [name for name in supports if shown.can_say(name)]
+    said = (name for name in beside if shown.can_say(name) and not (one_head and name in of_all_heads))
     declared |= {
-        "supports": (*supports, *(name for name in beside if not (one_head and name in of_all_heads))),
+        "supports": (*supports, *said),
         "conventions": agreed,
         "head_dims": one_of(rng, (None, None, None, (64, 128), (16,))),
         "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), _slowness(executes, order)),
@@ -175,6 +180,14 @@ def _with_sinks(steps: type[TiledAttention], order: Order, beside: Sequence[str]
     """Return steps that add a sink by a factor, in place of those that merge normalized parts, if the order says so."""
     by_factor = "sinks" in beside and order.sink == "last" and steps is NormalizedSplitAttention
     return SinkFactor if by_factor else steps
+
+
+def _presentation(rng: np.random.Generator, apart: np.random.Generator) -> str:
+    """Draw a presentation: half of the time BSHD, and one time in ten one that packs sequences, drawn ``apart``."""
+    packs = [name for name, row in PRESENTATIONS.items() if row.carries]
+    others = tuple(name for name in PRESENTATIONS if name not in packs)
+    chosen = one_of(rng, ("BHSD",) * 2 + ("BSHD",) * 4 + others)
+    return one_of(apart, packs) if apart.random() < 0.1 else chosen
 
 
 def drawn_gradients(executes: Contract) -> type[TiledGradients]:
