@@ -151,7 +151,7 @@ class Presentation:
     def shares(self, name: str, problem: Problem) -> bool:
         """Return whether several calls share an option's tensor, so that its gradient is a sum over these calls."""
         broadcast = [axis for axis in problem.broadcast_axes(name) if axis < len(self.layout.lacks)]
-        return any(problem.score_shape[axis] > 1 for axis in broadcast)
+        return not self.calls_once and any(problem.score_shape[axis] > 1 for axis in broadcast)
 
     def cotangent(
         self, part: Problem, name: str, values: np.ndarray, number: int, *, unread: bool = False
