@@ -315,10 +315,62 @@ class Packed(Presentation):
         buffers = {"q": np.empty((*self.buffer(part, "q"), 0, 0))}
         return self._filled(name, values, np.nan if unread else LARGE, self.further(part) | buffers)
 
+    def expanding(self, axes: str) -> Callable[[Any], Any]:
+        """Return a function that expands the first head if heads are among the axes; no slot stands for another."""
+        return lambda x: memory.expanded(x, [x.ndim - 2] if "H" in axes else [])
+
     def spreading(self, axes: str) -> list[Callable[[Any], Any]]:
         """Return one function that puts the slots of a buffer far apart, whichever axes of a problem are named."""
         del axes
         return [partial(memory.far_apart, axis=0)]
+
+
+#: Keys of a page, one of which the shapes of a problem choose.
+PAGE_SIZES = (16, 1, 4, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paged(Packed):
+    """Packed queries, and keys and values in caches [pages, page size, Hkv, D].
+
+    ``seqused_k``, int32 [B], is the number of keys of each sequence. Key j is in the page ``block_table[b, j // size]``
+    at the place j % size; the table is int32 [B, ..]. Pages lie in an order of chance, which follows from the shapes of
+    a problem. Pages of no sequence are poison, and so is what lies behind the last key in its page. The table names a
+    page of no sequence behind the pages of each one.
+    """
+
+    says_where: tuple[str, ...] = ("cu_seqlens_q", "block_table", "seqused_k", "max_seqlen_q", "max_seqlen_k")
+
+    def buffer(self, problem: Problem, side: str) -> tuple[int, ...]:
+        if side == "q":
+            return super().buffer(problem, side)
+        size = PAGE_SIZES[_one_of(problem, len(PAGE_SIZES), "page size")]
+        return (problem.batch * -(-problem.key_length // size) + 2, size)
+
+    def further(self, problem: Problem) -> dict[str, int | np.ndarray]:
+        found = super().further(problem)
+        del found["cu_seqlens_k"]
+        pages, size = self.buffer(problem, "k")
+        most = -(-problem.key_length // size)
+        order = _chance(problem, "pages").permutation(pages)
+        own = np.append(
+            order[: problem.batch * most].reshape(problem.batch, most), np.zeros((problem.batch, 1)), axis=1
+        )
+        needed = -(-problem.end_keys // size)
+        table = np.where(np.arange(most + 1) < needed[:, None], own, order[-1])
+        found["block_table"], found["seqused_k"] = table.astype(np.int32), problem.end_keys.astype(np.int32)
+        return found
+
+    def slots(self, side: str, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int | None = None) -> Slots:
+        if side == "q":
+            return super().slots(side, buffer, arguments, most)
+        table, lengths = self.pages(buffer, arguments)
+        return slots.paged(table, lengths, int(lengths.max(initial=0)) if most is None else most, *buffer)
+
+    def pages(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pages [B, ..] and the number of keys [B] of each sequence, as the arguments of a call say."""
+        del buffer
+        return _integers(arguments["block_table"]), _integers(arguments["seqused_k"])
 
 
 def _side(name: str) -> str:
@@ -338,8 +390,12 @@ def _used(problem: Problem, side: str) -> np.ndarray:
 
 def _one_of(problem: Problem, ways: int, about: str) -> int:
     """Return a number below ``ways`` that depends on the shapes of the problem, and on what it is about."""
-    seed = (*problem.q.shape, *problem.k.shape, *problem.v.shape, *about.encode())
-    return int(np.random.default_rng(seed).integers(ways))
+    return int(_chance(problem, about).integers(ways))
+
+
+def _chance(problem: Problem, about: str) -> np.random.Generator:
+    """Return random numbers that depend on the shapes of the problem, and on what they are about."""
+    return np.random.default_rng((*problem.q.shape, *problem.k.shape, *problem.v.shape, *about.encode()))
 
 
 def _stated_longest(problem: Problem, side: str) -> int:
@@ -386,6 +442,10 @@ PRESENTATIONS: dict[str, Presentation] = {
     "SD": _presentation("one head at a time: length, dimension", "S", "D"),
     "THD": Packed(
         says="sequences one behind the other: tokens of all, heads, dimension; cu_seqlens_q and cu_seqlens_k say where",
+        layout=Layout(("T", "H", "D")),
+    ),
+    "paged": Paged(
+        says="queries as in THD; caches of pages, page size, heads, dimension; block_table lists pages",
         layout=Layout(("T", "H", "D")),
     ),
 }

@@ -51,3 +51,9 @@ def packed(starts: np.ndarray, lengths: np.ndarray, most: int, count: int) -> Sl
     """Return the slots of sequences of these ``lengths`` [B], each of which begins at its start, [B, most]."""
     j = np.arange(most)
     return Slots(count, np.where(j < lengths[:, None], starts[:, None] + j, -1))
+
+
+def paged(table: np.ndarray, lengths: np.ndarray, most: int, pages: int, size: int) -> Slots:
+    """Return the slots of sequences whose pages, of ``size`` slots each, are the rows of a table [B, ..], [B, most]."""
+    j = np.arange(most)
+    return Slots(pages * size, np.where(j < lengths[:, None], table[:, j // size] * size + j % size, -1))

@@ -14,6 +14,7 @@ from attn_spec.numbers import bits
 from attn_spec.search.drawing.regimes import Recipe
 
 PACKS = [name for name, row in PRESENTATIONS.items() if row.carries]
+WHERE = ("block_table", "seqused_k")
 SUPPORTS = ("causal", "causal_alignment", "alibi_slopes", "gqa", "cross", "dv", "lse", "seqused_q", "seqused_k")
 RECIPE = Recipe(
     batch=3, query_heads=4, kv_heads=2, query_length=5, key_length=7, head_dim=6, value_dim=2, causal=True,
@@ -140,3 +141,35 @@ def test_a_wrong_shape_is_told_in_the_terms_of_the_buffer():
 
     with pytest.raises(Misbehaviour, match=r"out has shape \(8, 1, 4\); it must be \(9, 1, 4\)"):
         Subject(made, "float32")(problem)
+
+
+def test_pages_of_a_table_hold_the_keys_of_its_sequences_in_order():
+    """Pages of several sizes are drawn, in an order of chance; the table goes on with a page of nobody."""
+    sizes, consecutive = set(), []
+    for recipe in SHAPES:
+        problem = recipe.problem()
+        handed = PRESENTATIONS["paged"].handed(problem, unread=True)
+        cache, table, used = handed.tensors["k"], *map(np.asarray, (handed.further[n] for n in WHERE))
+        sizes.add(cache.shape[1])
+        for entry, (pages, length) in enumerate(zip(table, used, strict=True)):
+            needed = -(-length // cache.shape[1])
+            keys = cache[pages[:needed]].reshape(-1, *cache.shape[2:])[:length]
+            assert (keys == problem.k[entry, :, :length].swapaxes(0, 1)).all()
+            assert (cache[pages[needed:]] != cache[pages[needed:]]).all() or np.isin(
+                cache[pages[needed:]], problem.k
+            ).all()
+            consecutive += (np.diff(pages[:needed]) == 1).tolist()
+
+    assert sizes == {1, 3, 4, 16}
+    assert not all(consecutive)
+
+
+def test_heads_are_expanded_in_buffers_of_any_number_of_axes(name):
+    problem = Recipe(batch=2, query_heads=2, kv_heads=2, query_length=3, key_length=4).problem()
+    problem = problem.replace(**{x: np.repeat(getattr(problem, x)[:, :1], 2, axis=1) for x in "qkv"})
+    shown, given = PRESENTATIONS[name], PRESENTATIONS[name].handed(problem).tensors
+
+    for x in "qkv":
+        expanded = shown.expanding("BH")(given[x])
+        assert expanded.strides[-2] == 0
+        assert np.array_equal(expanded, given[x])

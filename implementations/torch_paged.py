@@ -1,0 +1,58 @@
+"""Attention of packed queries over a paged cache of keys and values, one sequence at a time, with an online softmax.
+
+Key j of sequence b is in the page block_table[b, j // size], at the place j % size. Pages are gathered, and what lies
+behind the last key in its page is left out before anything is computed.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_spec import kernel
+
+from .torch_packed import OPTIONS, of_entry, spans
+from .torch_tiled import SHAPES, Scores, online_softmax
+
+
+def gathered(cache: Tensor, pages: Tensor, length: int) -> Tensor:
+    """Return the first ``length`` keys [1, Hkv, length, D] of a sequence from its pages of the cache."""
+    needed = -(-length // cache.shape[1])
+    return cache[pages[:needed].long()].flatten(0, 1)[:length].transpose(0, 1)[None]
+
+
+@kernel(
+    framework="torch",
+    dtypes=("float64", "float32", "float16", "bfloat16"),
+    contract={"float64": "fp64", "float32": "fused", "float16": "fused", "bfloat16": "fused"},
+    supports=(*OPTIONS, *SHAPES, "lse"),
+    conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread"},
+    presentation="paged",
+)
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens_q: Tensor,
+    block_table: Tensor,
+    seqused_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    alibi_slopes: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Map q [Tq, Hq, D] and caches [pages, page size, Hkv, D], [pages, page size, Hkv, Dv] to out and lse [Hq, Tq].
+
+    The output is [Tq, Hq, Dv]. The largest lengths have no influence.
+    """
+    del max_seqlen_q, max_seqlen_k
+    wide = torch.promote_types(q.dtype, torch.float32)
+    out, lse = q.new_empty(*q.shape[:2], v.shape[-1]), q.new_empty(q.shape[1], len(q), dtype=wide)
+    for entry, (rows, length) in enumerate(zip(spans(cu_seqlens_q), seqused_k.tolist(), strict=True)):
+        keys, values = (gathered(cache, block_table[entry], length) for cache in (k, v))
+        queries = q[rows].transpose(0, 1)[None]
+        scores = Scores(queries, keys, None, alibi_slopes=of_entry(alibi_slopes, entry), **options)
+        found = online_softmax(scores, values)
+        out[rows], lse[:, rows] = found[0][0].transpose(0, 1), found[1][0]
+    return out, lse
