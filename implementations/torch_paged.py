@@ -40,6 +40,7 @@ def attention(
     max_seqlen_q: int,
     max_seqlen_k: int,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """Map q [Tq, Hq, D] and caches [pages, page size, Hkv, D], [pages, page size, Hkv, Dv] to out and lse [Hq, Tq].
@@ -53,6 +54,6 @@ def attention(
         keys, values = (gathered(cache, block_table[entry], length) for cache in (k, v))
         queries = q[rows].transpose(0, 1)[None]
         scores = Scores(queries, keys, None, alibi_slopes=of_entry(alibi_slopes, entry), **options)
-        found = online_softmax(scores, values)
+        found = online_softmax(scores, values, sinks)
         out[rows], lse[:, rows] = found[0][0].transpose(0, 1), found[1][0]
     return out, lse
