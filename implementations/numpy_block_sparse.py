@@ -17,6 +17,8 @@ import numpy as np
 from attn_spec import kernel
 
 from .rotary import first_position
+from .visibility import OPTIONS as BY_POSITION
+from .visibility import band
 
 #: Queries, and keys, of a tile.
 TILE = 16
@@ -31,22 +33,14 @@ def wide(x: np.ndarray) -> np.ndarray:
 def attended(
     shape: tuple[int, int, int, int],
     *,
-    causal: bool = False,
     causal_alignment: str = "top_left",
-    window: tuple[int | None, int | None] | None = None,
     mask: np.ndarray | None = None,
+    **by_position: Any,
 ) -> np.ndarray:
     """Return whether query i may attend key j: boolean [B, Hq, Sq, Sk]."""
     Sq, Sk = shape[2:]
-    distance = np.arange(Sk) - np.arange(Sq)[:, None] - first_position(causal_alignment, Sq, Sk)
-    left, right = window or (None, None)
-    allowed = np.full((Sq, Sk), fill_value=True)
-    if causal:
-        allowed &= distance <= 0
-    if left is not None:
-        allowed &= distance >= -left
-    if right is not None:
-        allowed &= distance <= right
+    aligned = np.arange(Sq)[:, None] + first_position(causal_alignment, Sq, Sk)
+    allowed = band(**by_position).sees(aligned, np.arange(Sk))
     return np.broadcast_to(allowed if mask is None else allowed & mask, shape)
 
 
@@ -167,7 +161,7 @@ def block_sparse_attention(
     dtypes=("float64", "float32", "float16"),
     contract={"float64": "fp64", "float32": "fused", "float16": "fused"},
     supports=(
-        *("scale", "causal", "causal_alignment", "window", "mask"),
+        *("scale", *BY_POSITION, "mask"),
         *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
     ),
     conventions={"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True},

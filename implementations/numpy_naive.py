@@ -10,14 +10,17 @@ hardware: the arithmetic between two stores is done in float32.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
 from attn_spec import Contract, kernel
 
 from .lengths import LENGTHS, first_aligned, within
+from .visibility import OPTIONS as BY_POSITION
+from .visibility import band
 
-OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap", "sinks", *LENGTHS)
+OPTIONS = ("scale", *BY_POSITION, "mask", "bias", "softcap", "sinks", *LENGTHS)
 SHAPES = ("gqa", "dv", "cross", "empty")
 
 
@@ -29,27 +32,19 @@ def wide(x: np.ndarray) -> np.ndarray:
 def attended(
     shape: tuple[int, ...],
     *,
-    causal: bool,
-    causal_alignment: str,
-    window: tuple[int | None, int | None] | None,
-    mask: np.ndarray | None,
-    bias: np.ndarray | None,
-    seqused_q: np.ndarray | None,
-    seqused_k: np.ndarray | None,
+    causal_alignment: str = "top_left",
+    mask: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    seqused_q: np.ndarray | None = None,
+    seqused_k: np.ndarray | None = None,
+    **by_position: Any,
 ) -> np.ndarray:
     """Return whether query i may attend key j: boolean [B, Hq, Sq, Sk]."""
     Sq, Sk = shape[-2:]
     i, j = np.arange(Sq)[:, None], np.arange(Sk)
     diagonal = i + first_aligned(causal_alignment, Sq, Sk, seqused_q, seqused_k)
-    left, right = window or (None, None)
-    allowed = np.ones(shape, dtype=bool)
+    allowed = np.broadcast_to(band(**by_position).sees(diagonal, j), shape).copy()
     allowed &= within(i, seqused_q) & within(j, seqused_k)
-    if causal:
-        allowed &= j <= diagonal
-    if left is not None:
-        allowed &= j >= diagonal - left
-    if right is not None:
-        allowed &= j <= diagonal + right
     if mask is not None:
         allowed &= mask
     if bias is not None:
@@ -118,29 +113,16 @@ def attention(
     v: np.ndarray,
     *,
     scale: float | None = None,
-    causal: bool = False,
-    causal_alignment: str = "top_left",
-    window: tuple[int | None, int | None] | None = None,
     mask: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     softcap: float | None = None,
     sinks: np.ndarray | None = None,
-    seqused_q: np.ndarray | None = None,
-    seqused_k: np.ndarray | None = None,
+    **further: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     stored = q.dtype
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    allowed = attended(
-        (*q.shape[:-1], k.shape[-2]),
-        causal=causal,
-        causal_alignment=causal_alignment,
-        window=window,
-        mask=mask,
-        bias=bias,
-        seqused_q=seqused_q,
-        seqused_k=seqused_k,
-    )
+    allowed = attended((*q.shape[:-1], k.shape[-2]), mask=mask, bias=bias, **further)
     group = q.shape[1] // k.shape[1]  # query head h reads key-value head h // group
     q, k, v = wide(q), np.repeat(wide(k), group, axis=1), np.repeat(wide(v), group, axis=1)
 

@@ -12,7 +12,8 @@ Backward: no array of size Sq x Sk was stored, so each tile of weights is comput
 as in appendix B.2 of FlashAttention; dropout multiplies p, in p v and p^T dout, and dp by c = keep / (1 - dropout_p). p
 and ds are rounded to the dtype of q before they are multiplied.
 
-The answer must not depend on the size of the tiles nor on the order in which they are visited, up to rounding.
+Both passes skip a tile whose keys no query of the tile may attend to by its position (``visibility``). The answer must
+not depend on the size of the tiles nor on the order in which they are visited, up to rounding.
 """
 
 import math
@@ -26,6 +27,8 @@ from attn_spec import kernel
 from .lengths import PADDED, behind_padding, first_aligned, within
 from .rotary import OPTIONS as ROTARY
 from .rotary import places, turned_array
+from .visibility import OPTIONS as BY_POSITION
+from .visibility import band
 
 # Live scores, allowed and c [B, Hq, rows, cols], v [B, Hq, cols, Dv].
 Tile = tuple[np.ndarray, np.ndarray, np.ndarray | float, np.ndarray]
@@ -39,7 +42,7 @@ DECLARED: dict[str, Any] = {
         "float16": "fused",
     },
     "supports": (
-        *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", *ROTARY),
+        *("scale", *BY_POSITION, "mask", "bias", "alibi_slopes", "softcap", *ROTARY),
         *("dropout_keep", "dropout_p"),
         *PADDED,
         *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
@@ -84,9 +87,7 @@ class Scores:
         k: np.ndarray,
         *,
         scale: float | None = None,
-        causal: bool = False,
         causal_alignment: str = "top_left",
-        window: tuple[int | None, int | None] | None = None,
         mask: np.ndarray | None = None,
         seqused_q: np.ndarray | None = None,
         seqused_k: np.ndarray | None = None,
@@ -101,11 +102,13 @@ class Scores:
         rotary_key_positions: np.ndarray | None = None,
         dropout_keep: np.ndarray | None = None,
         dropout_p: float | None = None,
+        **by_position: Any,
     ) -> None:
         (B, Hq, Sq, D), (_, Hkv, Sk, _) = q.shape, k.shape
         self.scale = 1 / math.sqrt(D) if scale is None else scale
         self.offset = first_aligned(causal_alignment, Sq, Sk, seqused_q, seqused_k, leftpad_k)
         self.seqused_q, self.seqused_k, self.leftpad_k = seqused_q, seqused_k, leftpad_k
+        self.padding = 0 if leftpad_k is None else leftpad_k
         self.turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
         self.positions = {
             "q": places(rotary_query_positions, self.offset, Sq),
@@ -113,8 +116,7 @@ class Scores:
         }
         self.q, k = self.turned("q", wide(q)), self.turned("k", wide(k))
         self.k = np.repeat(k, Hq // Hkv, axis=1)  # query head h reads head h // (Hq // Hkv)
-        left, right = window or (None, None)
-        self.left, self.right = left, 0 if causal else right
+        self.band = band(**by_position)
         self.mask, self.bias, self.keep = (
             None if x is None else np.broadcast_to(x, (B, Hq, Sq, Sk)) for x in (mask, bias, dropout_keep)
         )
@@ -144,6 +146,11 @@ class Scores:
         """Return the key i + offset that each query is aligned with, [.., rows, 1], and the keys, [cols]."""
         return np.arange(rows.start, rows.stop)[:, None] + self.offset, np.arange(cols.start, cols.stop)
 
+    def reached(self, rows: slice, cols: Iterable[slice]) -> list[slice]:
+        """Return the tiles of keys of which some query of ``rows`` may attend to a key; the others are skipped."""
+        first, last = rows.start + self.offset, rows.stop - 1 + self.offset
+        return [each for each in cols if self.band.reaches(first, last, each, self.padding)]
+
     def factors(self, rows: slice, cols: slice) -> np.ndarray | float:
         """Return the factors c [B, Hq, rows, cols] by which dropout multiplies weights; 1 without dropout."""
         return 1.0 if self.keep is None else (self.keep[..., rows, cols] * self.kept).astype(self.q.dtype)
@@ -151,13 +158,9 @@ class Scores:
     def attended(self, shape: tuple[int, ...], rows: slice, cols: slice) -> np.ndarray:
         """Return whether query i may attend key j: boolean [B, Hq, rows, cols]."""
         diagonal, j = self.places(rows, cols)
-        allowed = np.ones(shape, dtype=bool)
+        allowed = np.broadcast_to(self.band.sees(diagonal, j, self.padding), shape).copy()
         allowed &= within(np.arange(rows.start, rows.stop)[:, None], self.seqused_q)
         allowed &= within(j, self.seqused_k) & behind_padding(j, self.leftpad_k)
-        if self.left is not None:
-            allowed &= j >= diagonal - self.left
-        if self.right is not None:
-            allowed &= j <= diagonal + self.right
         if self.mask is not None:
             allowed &= self.mask[..., rows, cols]
         if self.bias is not None:
@@ -203,7 +206,7 @@ def tiled_attention(
     out = np.empty((B, Hq, Sq, Dv), dtype=stored)
     lse = np.empty((B, Hq, Sq), dtype=v.dtype)
     for rows in slices(Sq, q_tile):
-        tiles = (tile(rows, cols) for cols in slices(Sk, kv_tile, reverse=reverse))
+        tiles = (tile(rows, cols) for cols in scores.reached(rows, slices(Sk, kv_tile, reverse=reverse)))
         acc = np.zeros(out[..., rows, :].shape, dtype=v.dtype)
         out[..., rows, :], lse[..., rows] = online_softmax(tiles, acc, stored)
     return out, lse
@@ -241,6 +244,8 @@ def tiled_gradients(  # noqa: PLR0917  (the arguments of every backward pass)
 
     for cols in slices(Sk, kv_tile, reverse=reverse):
         for rows in slices(Sq, q_tile):
+            if not scores.reached(rows, [cols]):
+                continue
             s, allowed, slope = scores.tile(rows, cols)
             seen = allowed.swapaxes(-1, -2)
             p = np.where(allowed, np.exp(s - lse[..., rows, None]), 0)  # in an empty row, exp(-inf - -inf) is NaN

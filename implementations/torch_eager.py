@@ -14,11 +14,10 @@ from torch import Tensor
 from attn_spec import Contract, kernel
 
 from .lengths import LENGTHS, first_aligned, within
+from .visibility import OPTIONS as BY_POSITION
+from .visibility import band
 
-OPTIONS = (
-    *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", "sinks"),
-    *LENGTHS,
-)
+OPTIONS = ("scale", *BY_POSITION, "mask", "bias", "alibi_slopes", "softcap", "sinks", *LENGTHS)
 DROPOUT = ("dropout_keep", "dropout_p")
 SHAPES = ("gqa", "dv", "cross", "empty")
 
@@ -35,26 +34,17 @@ def places(
 def attended(
     s: Tensor,
     *,
-    causal: bool = False,
     causal_alignment: str = "top_left",
-    window: tuple[int | None, int | None] | None = None,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
+    **by_position: Any,
 ) -> Tensor:
     """Return whether query i may attend key j: boolean that broadcasts to the scores s [B, Hq, Sq, Sk]."""
     diagonal, j = places(s, causal_alignment, seqused_q, seqused_k)
-    left, right = window or (None, None)
     i = torch.arange(s.shape[-2], device=s.device)[:, None]
-    allowed = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device)
-    allowed = allowed & within(i, seqused_q) & within(j, seqused_k)
-    if causal:
-        allowed = allowed & (j <= diagonal)
-    if left is not None:
-        allowed = allowed & (j >= diagonal - left)
-    if right is not None:
-        allowed = allowed & (j <= diagonal + right)
+    allowed = band(**by_position).sees(diagonal, j) & within(i, seqused_q) & within(j, seqused_k)
     if mask is not None:
         allowed = allowed & mask
     if bias is not None:
@@ -91,24 +81,13 @@ def attention(
     v: Tensor,
     *,
     scale: float | None = None,
-    causal: bool = False,
-    causal_alignment: str = "top_left",
-    window: tuple[int | None, int | None] | None = None,
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    **further: Any,
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     group = q.shape[1] // k.shape[1]  # query head h reads key-value head h // group
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-
-    added = {"bias": bias, "alibi_slopes": alibi_slopes, "sinks": sinks}
-    seen = {"causal": causal, "causal_alignment": causal_alignment, "window": window, "mask": mask}
-    return from_scores(q @ k.transpose(-1, -2) * scale, v, **added, softcap=softcap, **seen, **further)
+    return from_scores(q @ k.transpose(-1, -2) * scale, v, **options)
 
 
 def from_scores(

@@ -6,6 +6,7 @@ code. Dong et al., "Flex Attention: a programming model for generating optimized
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
@@ -13,6 +14,8 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_bloc
 from attn_spec import Contract, kernel
 
 from .rotary import first_position
+from .visibility import OPTIONS as BY_POSITION
+from .visibility import band
 
 #: Queries, and keys, of a block.
 BLOCK = 16
@@ -21,31 +24,16 @@ CONTRACT = Contract(normalize="before_product", kv_tile=None)
 CONTRACT_FLOAT64 = replace(CONTRACT, subnormals="kept")
 
 
-def block_mask(
-    q: Tensor,
-    k: Tensor,
-    *,
-    causal: bool,
-    first: int,
-    window: tuple[int | None, int | None] | None,
-    mask: Tensor | None,
-) -> BlockMask | None:
+def block_mask(q: Tensor, k: Tensor, *, first: int, mask: Tensor | None, **by_position: Any) -> BlockMask | None:
     """Return the block mask of the keys that each query sees; None if every query sees every key."""
-    if not causal and window is None and mask is None:
+    positions = band(**by_position)
+    if positions == band() and mask is None:
         return None
     (B, Hq, Sq, _), Sk = q.shape, k.shape[2]
-    left, right = window or (None, None)
     seen = None if mask is None else mask.expand(B, Hq, Sq, Sk)
 
     def sees(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        distance = j - i - first
-        allowed = j >= 0
-        if causal:
-            allowed = allowed & (distance <= 0)
-        if left is not None:
-            allowed = allowed & (distance >= -left)
-        if right is not None:
-            allowed = allowed & (distance <= right)
+        allowed = positions.sees(i + first, j)
         return allowed if seen is None else allowed & seen[b, h, i, j]
 
     return create_block_mask(sees, B, Hq, Sq, Sk, device="cpu", BLOCK_SIZE=BLOCK)
@@ -55,7 +43,7 @@ def block_mask(
     framework="torch",
     dtypes=("float64", "float32"),
     contract={"float64": CONTRACT_FLOAT64, "float32": CONTRACT},
-    supports=("scale", "causal", "causal_alignment", "window", "mask", "gqa", "dv", "cross", "lse"),
+    supports=("scale", *BY_POSITION, "mask", "gqa", "dv", "cross", "lse"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
     devices=("cpu",),
     slowness=4.0,  # each call traces both functions anew
@@ -66,14 +54,13 @@ def attention(
     v: Tensor,
     *,
     scale: float | None = None,
-    causal: bool = False,
     causal_alignment: str = "top_left",
-    window: tuple[int | None, int | None] | None = None,
     mask: Tensor | None = None,
+    **by_position: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     first = first_position(causal_alignment, q.shape[2], k.shape[2])
-    seen = block_mask(q, k, causal=causal, first=first, window=window, mask=mask)
+    seen = block_mask(q, k, first=first, mask=mask, **by_position)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the warning that the function is not compiled
         out, aux = flex_attention(

@@ -30,13 +30,11 @@ from attn_spec import kernel
 from .lengths import PADDED, behind_padding, first_aligned, within
 from .rotary import OPTIONS as ROTARY
 from .torch_rotary import places, turned
+from .visibility import OPTIONS as BY_POSITION
+from .visibility import band
 
 KV_TILE = 32
-OPTIONS = (
-    *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", "sinks"),
-    *ROTARY,
-    *PADDED,
-)
+OPTIONS = ("scale", *BY_POSITION, "mask", "bias", "alibi_slopes", "softcap", "sinks", *ROTARY, *PADDED)
 DROPOUT = ("dropout_keep", "dropout_p")
 SHAPES = ("gqa", "dv", "cross", "empty")
 
@@ -51,9 +49,7 @@ class Scores:
         bias: Tensor | None,
         *,
         scale: float | None = None,
-        causal: bool = False,
         causal_alignment: str = "top_left",
-        window: tuple[int | None, int | None] | None = None,
         mask: Tensor | None = None,
         seqused_q: Tensor | None = None,
         seqused_k: Tensor | None = None,
@@ -67,10 +63,12 @@ class Scores:
         rotary_key_positions: Tensor | None = None,
         dropout_keep: Tensor | None = None,
         dropout_p: float | None = None,
+        **by_position: Any,
     ) -> None:
         (B, Hq, Sq, D), Sk = q.shape, k.shape[2]
         self.first = first_aligned(causal_alignment, Sq, Sk, seqused_q, seqused_k, leftpad_k)
         self.seqused_q, self.seqused_k, self.leftpad_k = seqused_q, seqused_k, leftpad_k
+        self.padding = 0 if leftpad_k is None else leftpad_k
         q, k = self.of_queries(q), self.of_keys(k)
         self.turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
         self.positions = {
@@ -80,8 +78,7 @@ class Scores:
         self.q, self.k = self.turned("q", wide(q)), per_query_head(self.turned("k", wide(k)), Hq)
         self.scale = 1 / math.sqrt(D) if scale is None else scale
         self.diagonal = torch.arange(Sq, device=q.device)[:, None] + self.first
-        left, right = window or (None, None)
-        self.left, self.right = left, 0 if causal else right
+        self.band = band(**by_position)
         self.mask, self.bias, self.keep = (
             None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias, dropout_keep)
         )
@@ -121,6 +118,11 @@ class Scores:
         """Return the keys of a tile, [cols]."""
         return torch.arange(cols.start, cols.stop, device=self.q.device)
 
+    def tiles(self) -> list[slice]:
+        """Return the tiles of keys of which some query may attend to a key by its position; the others are skipped."""
+        first, last = self.first, self.first + self.q.shape[2] - 1
+        return [cols for cols in slices(self.k.shape[2]) if self.band.reaches(first, last, cols, self.padding)]
+
     def dropped(self, p: Tensor, cols: slice) -> Tensor:
         """Multiply a tile [B, Hq, Sq, cols] of weights, or of their gradients, by the factors c of dropout."""
         return p if self.keep is None else (p * self.kept).masked_fill(~self.keep[..., cols], 0.0)
@@ -129,12 +131,8 @@ class Scores:
         """Return whether query i may attend key j: boolean that broadcasts to [B, Hq, Sq, cols]."""
         j = self.keys(cols)
         i = torch.arange(self.q.shape[2], device=j.device)[:, None]
-        allowed = torch.ones(len(i), len(j), dtype=torch.bool, device=j.device)
+        allowed = self.band.sees(self.diagonal, j, self.padding)
         allowed = allowed & within(i, self.seqused_q) & within(j, self.seqused_k) & behind_padding(j, self.leftpad_k)
-        if self.left is not None:
-            allowed = allowed & (j >= self.diagonal - self.left)
-        if self.right is not None:
-            allowed = allowed & (j <= self.diagonal + self.right)
         if self.mask is not None:
             allowed = allowed & self.mask[..., cols]
         if self.bias is not None:
@@ -171,7 +169,7 @@ def online_softmax(scores: Scores, v: Tensor, sinks: Tensor | None) -> tuple[Ten
     v = per_query_head(scores.of_keys(v), Hq)
     m = v.new_full((B, Hq, Sq, 1), -math.inf) if sinks is None else wide(sinks).expand(B, Hq, Sq, 1)
     l, acc = (m > -math.inf).to(m.dtype), v.new_zeros(B, Hq, Sq, Dv)
-    for cols in slices(v.shape[2]):
+    for cols in scores.tiles():
         s, _, _ = scores.tile(cols)
         m_new = torch.maximum(m, s.amax(dim=-1, keepdim=True))
         reference = m_new.masked_fill(m_new == -math.inf, 0.0)  # nothing seen yet: -inf - -inf would be NaN
@@ -189,7 +187,7 @@ def recomputed(
 ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
     """Yield each tile of keys with its p, da and ds [B, Hq, Sq, cols]; p and ds are rounded as they will be stored."""
     reference = lse.masked_fill(lse == -math.inf, 0.0)[..., None]  # an empty row: exp(-inf - 0) = 0
-    for cols in slices(v.shape[2]):
+    for cols in scores.tiles():
         s, hidden, slope = scores.tile(cols)
         p = torch.exp(s - reference)
         dp = scores.dropped(dout @ v[..., cols, :].transpose(-1, -2), cols)

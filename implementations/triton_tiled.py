@@ -10,10 +10,11 @@ where dropout multiplies p, in p v and p^T dout, and dp by c = keep / (1 - dropo
 One program per tile of queries finds delta and sums dq; then one per tile of keys sums dk and dv over the queries of
 all heads that read it: every sum has one owner and one order, without atomics. Only a bias has da written out whole.
 Every mask by position is one band, i + offset - left <= j <= i + offset + right, with causal as
-right = 0; tiles outside the band are never read. A kernel receives tensors as `triton_tiles` hands them over, q and k
-and their gradients in parts of WIDTHS columns (`triton_rotary`), the angles = (of queries, of keys) that turn them,
-geometry = (Hq, Hkv, Sq, Sk, offset, left, right) and scoring = (scale, softcap, mask, bias, slopes, keep, kept), kept
-being 1 / (1 - dropout_p).
+right = 0. The left edge hides no sink, j < sinks, and a chunk of keys may cut the band. Tiles outside the band are
+never read, except those of sinks. A kernel receives tensors as `triton_tiles` hands them over, q and k and their
+gradients in parts of WIDTHS columns (`triton_rotary`), the angles = (of queries, of keys) that turn them, geometry =
+(Hq, Hkv, Sq, Sk, offset, left, right, sinks, chunk, lift) and scoring = (scale, softcap, mask, bias, slopes, keep,
+kept), kept being 1 / (1 - dropout_p).
 """
 # ruff: noqa: ANN001, ANN201, PLR0917  (Triton reads the signature of a kernel itself)
 
@@ -32,6 +33,7 @@ from .rotary import first_position
 # By way of the tiles, which choose the interpreter before they import triton.
 from .triton_rotary import Turn, inner_products, load_rows, no_rows, store_gradient, weighted_rows
 from .triton_tiles import INTERPRETED, load_tile, padded, part, product, store_tile, strided, tl, triton
+from .visibility import OPTIONS as BY_POSITION
 
 INTERPRETER_TILES = {"BLOCK_Q": 32, "BLOCK_K": 32}
 # (BLOCK_Q, BLOCK_K, warps, stages); the first fits float32 heads of 128 in 64 KiB of shared memory, forward and
@@ -62,9 +64,36 @@ def chosen() -> dict[str, str]:
 
 
 @part
+def chunk_start(place, geometry):
+    """Compute the first key of the chunk of each place, below 0 for places before key 0.
+
+    The lift, a multiple of the chunk, makes the remainder that of a number of 0 or more: others have another sign.
+    """
+    return place - (place + geometry[9]) % geometry[8]
+
+
+@part
+def key_tiles(first, geometry, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Compute the tiles of keys that queries from ``first`` on see: starts and numbers of those of sinks and the rest.
+
+    Tiles of sinks are those before the window, as far as the chunk reaches.
+    """
+    _, _, _, Sk, offset, left, right, sinks, chunk, _ = geometry
+    end = tl.minimum(first + BLOCK_Q + offset + right, Sk)
+    front, begin = first * 0, tl.maximum(first + offset - left, 0)
+    if chunk is not None:
+        front = tl.maximum(chunk_start(first + offset, geometry), 0)
+        begin = tl.maximum(begin, front)
+        end = tl.minimum(end, chunk_start(first + BLOCK_Q - 1 + offset, geometry) + chunk)
+    front, begin = front // BLOCK_K * BLOCK_K, begin // BLOCK_K * BLOCK_K
+    early = tl.maximum(tl.cdiv(tl.minimum(tl.minimum(begin, end), sinks) - front, BLOCK_K), 0)
+    return front, early, begin, tl.maximum(tl.cdiv(end - begin, BLOCK_K), 0)
+
+
+@part
 def score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
     """Compute the scores of queries i and keys j, -inf where masked, and ds/dx for x before the softcap."""
-    _, _, Sq, Sk, offset, left, right = geometry
+    _, _, Sq, Sk, offset, left, right, sinks, chunk, _ = geometry
     scale, softcap, mask, bias, slopes, _, _ = scoring
     s = inner_products(q_i, k_j, FORMAT) * scale
     slope = 1.0
@@ -77,7 +106,11 @@ def score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
     if slopes is not None:
         base, strides = slopes
         s -= tl.load(base + b * strides[0] + h * strides[1]).to(tl.float32) * tl.abs(distance).to(tl.float32)
-    allowed = (distance >= -left) & (distance <= right) & (i[:, None] < Sq) & (j[None, :] < Sk)
+    allowed = ((distance >= -left) | (j[None, :] < sinks)) & (distance <= right)
+    allowed &= (i[:, None] < Sq) & (j[None, :] < Sk)
+    if chunk is not None:
+        start = chunk_start(i + offset, geometry)[:, None]
+        allowed &= (j[None, :] >= start) & (j[None, :] < start + chunk)
     if mask is not None:
         allowed &= load_tile(mask, b, h, i, j, Sq, Sk) != 0
     return tl.where(allowed, s, -float("inf")), slope
@@ -99,7 +132,7 @@ def forward(
     WIDTHS: tl.constexpr, Dv: tl.constexpr, FORMAT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Write out [BLOCK_Q, Dv] and lse [BLOCK_Q] for query tile program_id(1) of batch and head program_id(0)."""
-    Hq, Hkv, Sq, Sk, offset, left, right = geometry
+    Hq, Hkv, Sq, Sk = geometry[0], geometry[1], geometry[2], geometry[3]
     b, h = (tl.program_id(0) // Hq).to(tl.int64), (tl.program_id(0) % Hq).to(tl.int64)
     first = tl.program_id(1) * BLOCK_Q
     i, c = first.to(tl.int64) + tl.arange(0, BLOCK_Q), tl.arange(0, padded(Dv))
@@ -107,9 +140,9 @@ def forward(
 
     m, l = tl.full([BLOCK_Q], -float("inf"), tl.float32), tl.full([BLOCK_Q], 0, tl.float32)
     acc = tl.full([BLOCK_Q, padded(Dv)], 0, tl.float32)
-    begin = tl.maximum(first + offset - left, 0) // BLOCK_K * BLOCK_K
-    end = tl.minimum(first + BLOCK_Q + offset + right, Sk)
-    for start in range(begin, end, BLOCK_K):
+    front, early, begin, late = key_tiles(first, geometry, BLOCK_Q, BLOCK_K)
+    for visit in range(early + late):
+        start = tl.where(visit < early, front, begin - early * BLOCK_K) + visit * BLOCK_K
         j = start + tl.arange(0, BLOCK_K).to(tl.int64)
         k_j = load_rows(k, angles[1], b, h // (Hq // Hkv), j, Sk, WIDTHS, FORMAT)
         v_j = load_tile(v, b, h // (Hq // Hkv), j, c, Sk, Dv)
@@ -144,7 +177,7 @@ def backward_queries(
     WIDTHS: tl.constexpr, Dv: tl.constexpr, FORMAT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Write delta, dq and da of query tile program_id(1) of batch and head program_id(0)."""
-    Hq, Hkv, Sq, Sk, offset, left, right = geometry
+    Hq, Hkv, Sq, Sk = geometry[0], geometry[1], geometry[2], geometry[3]
     b, h = (tl.program_id(0) // Hq).to(tl.int64), (tl.program_id(0) % Hq).to(tl.int64)
     first = tl.program_id(1) * BLOCK_Q
     i, c = first.to(tl.int64) + tl.arange(0, BLOCK_Q), tl.arange(0, padded(Dv))
@@ -158,9 +191,9 @@ def backward_queries(
     tl.store(delta + rows, delta_i, mask=i < Sq)
 
     acc = no_rows(BLOCK_Q, WIDTHS)
-    begin = tl.maximum(first + offset - left, 0) // BLOCK_K * BLOCK_K
-    end = tl.minimum(first + BLOCK_Q + offset + right, Sk)
-    for start in range(begin, end, BLOCK_K):
+    front, early, begin, late = key_tiles(first, geometry, BLOCK_Q, BLOCK_K)
+    for visit in range(early + late):
+        start = tl.where(visit < early, front, begin - early * BLOCK_K) + visit * BLOCK_K
         j = start + tl.arange(0, BLOCK_K).to(tl.int64)
         k_j = load_rows(k, angles[1], b, h // (Hq // Hkv), j, Sk, WIDTHS, FORMAT)
         v_j = load_tile(v, b, h // (Hq // Hkv), j, c, Sk, Dv)
@@ -178,7 +211,7 @@ def backward_keys(
     WIDTHS: tl.constexpr, Dv: tl.constexpr, FORMAT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Write dk [BLOCK_K, D] and dv [BLOCK_K, Dv] for key tile program_id(1) of batch and kv head program_id(0)."""
-    Hq, Hkv, Sq, Sk, offset, left, right = geometry
+    Hq, Hkv, Sq, Sk, offset, left, right, sinks, chunk, _lift = geometry
     b, h_kv = (tl.program_id(0) // Hkv).to(tl.int64), (tl.program_id(0) % Hkv).to(tl.int64)
     first = tl.program_id(1) * BLOCK_K
     j, c = first.to(tl.int64) + tl.arange(0, BLOCK_K), tl.arange(0, padded(Dv))
@@ -187,7 +220,10 @@ def backward_keys(
 
     dk_acc, dv_acc = no_rows(BLOCK_K, WIDTHS), tl.full([BLOCK_K, padded(Dv)], 0, tl.float32)
     begin = tl.maximum(first - offset - right, 0) // BLOCK_Q * BLOCK_Q
-    end = tl.minimum(first + BLOCK_K - offset + left, Sq)
+    end = tl.minimum(tl.where(first < sinks, Sq, first + BLOCK_K - offset + left), Sq)
+    if chunk is not None:
+        begin = tl.maximum(chunk_start(first, geometry) - offset, begin) // BLOCK_Q * BLOCK_Q
+        end = tl.minimum(chunk_start(first + BLOCK_K - 1, geometry) + chunk - offset, end)
     for h in range(h_kv * (Hq // Hkv), (h_kv + 1) * (Hq // Hkv)):
         for start in range(begin, end, BLOCK_Q):
             i = start + tl.arange(0, BLOCK_Q).to(tl.int64)
@@ -205,6 +241,7 @@ def backward_keys(
 def arguments(
     q: Tensor, k: Tensor, v: Tensor, *, tf32: bool, scale: float | None = None, causal: bool = False,
     causal_alignment: str = "top_left", window: tuple[int | None, int | None] | None = None,
+    window_sinks: int | None = None, attention_chunk: int | None = None,
     mask: Tensor | None = None, bias: Tensor | None = None, alibi_slopes: Tensor | None = None,
     softcap: float | None = None, rotary: str | None = None, rotary_base: float | None = None,
     rotary_dim: int | None = None, rotary_query_positions: Tensor | None = None,
@@ -215,6 +252,9 @@ def arguments(
     (B, Hq, Sq, D), (_, Hkv, Sk, Dv) = q.shape, v.shape
     offset = first_position(causal_alignment, Sq, Sk)
     left, right = (Sq + Sk if side is None else min(side, Sq + Sk) for side in window or (None, None))
+    # A chunk of all keys and aligned places is as good as a longer one, whose length may need more than 32 bits.
+    chunk = None if attention_chunk is None else min(attention_chunk, max(Sq + Sk, 1))
+    lift = 0 if chunk is None else -(-Sq // chunk) * chunk
     scale = 1 / math.sqrt(D) if scale is None else scale
     mask, bias, keep = (None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias, dropout_keep))
     slopes = None if alibi_slopes is None else alibi_slopes.expand(B, Hq, 1, 1)
@@ -225,7 +265,10 @@ def arguments(
         "q": turn.parts(q), "k": turn.parts(k), "v": strided(v),
         "turn": turn,
         "angles": (turn.angles(q, rotary_query_positions, offset), turn.angles(k, rotary_key_positions, 0)),
-        "geometry": (Hq, Hkv, Sq, Sk, offset, left, 0 if causal else right),
+        "geometry": (
+            *(Hq, Hkv, Sq, Sk, offset, left, 0 if causal else right),
+            *(min(window_sinks or 0, Sk), chunk, lift),
+        ),
         "scoring": (scale, softcap, *map(strided, (mask, bias, slopes, keep)), kept),
         "WIDTHS": turn.widths, "Dv": Dv, "FORMAT": "tf32" if tf32 else element,
     }  # fmt: skip
@@ -248,7 +291,7 @@ def launch(jitted: Any, programs: int, length: int, block: str, known: dict[str,
 DECLARED: dict[str, Any] = {
     "framework": "torch",
     "supports": (
-        *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", *ROTARY),
+        *("scale", *BY_POSITION, "mask", "bias", "alibi_slopes", "softcap", *ROTARY),
         *("dropout_keep", "dropout_p"),
         *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
     ),

@@ -60,10 +60,10 @@ def padded(subject: Subject) -> SearchStrategy[Problem]:
 
 
 def windowed(subject: Subject, *without: Trait) -> SearchStrategy[Problem]:
-    """Draw problems with a narrow window, without options of some traits."""
+    """Draw problems with a narrow window without sinks, without options of some traits."""
     sides = st.sampled_from((0, 1, 2, 5, 16, None))
     windows = st.tuples(sides, sides).filter(lambda window: window != (None, None))
-    return problems(subject, needs=("window",), without=("empty", *without), window=windows)
+    return problems(subject, needs=("window",), without=("empty", "window_sinks", *without), window=windows)
 
 
 def of_whole_sequences(subject: Subject) -> SearchStrategy[Problem]:

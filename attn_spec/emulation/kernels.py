@@ -30,6 +30,8 @@ SUPPORTS = (
     *("scale", "causal", "causal_alignment", "window", "mask", *ADDED, *BENDS),
     *("gqa", "dv", "cross", "empty", "lse", "mask_of_two_axes"),
 )
+#: Options for long contexts that an emulated kernel declares if it is told to, beside ``SUPPORTS``.
+LONG_CONTEXT = ("attention_chunk", "window_sinks")
 CONVENTIONS = {
     "empty_row": "zero",
     "masked_nonfinite": "excluded",

@@ -18,6 +18,7 @@ from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.roundoff import is_power_of
 from attn_spec.contract.stages import contains
 from attn_spec.kernels.frameworks.framework import of, values_of
+from attn_spec.problem import masks
 from attn_spec.problem.handled import refuse
 from attn_spec.problem.options import OPTIONS
 
@@ -32,7 +33,7 @@ ADDED = ("bias", "alibi_slopes")
 EXECUTED = ("scale", *BENDS, *ADDED)
 #: Options that the steps here and in ``dropout`` evaluate, and the scores of pairs that ``operands`` makes of others.
 HANDLES = (
-    *("causal", "causal_alignment", "window", "mask", *EXECUTED, "pair_scores"),
+    *("causal", "causal_alignment", "window", "window_sinks", "attention_chunk", "mask", *EXECUTED, "pair_scores"),
     *("dropout_keep", "dropout_p", "dropout_seed", "sinks"),
     *LENGTHS,
 )
@@ -66,6 +67,8 @@ class Scores(MatrixProducts):
         self.causal = options.get("causal", False)
         self.alignment = options.get("causal_alignment", "top_left")
         self.window = options.get("window") or (None, None)
+        self.window_sinks = options.get("window_sinks") or 0
+        self.chunk: Any = options.get("attention_chunk")
         self.softcap: Any = options.get("softcap")
         #: Names of the terms that bend the score, and the numbers of all terms but the scale.
         self.bends = tuple(name for name in BENDS if options.get(name) is not None)
@@ -397,17 +400,20 @@ class Scores(MatrixProducts):
         return self.sequences.aligned_keys(self.Sq, self.alignment)
 
     def on_band(self, cols: np.ndarray) -> np.ndarray:
-        """Return which keys the causal mask and the window leave visible, [Sq, tile] or [B, 1, Sq, tile]."""
+        """Return which keys causality, the window and the chunks leave visible, [Sq, tile] or [B, 1, Sq, tile]."""
         distance = cols - self.diagonal()
-        left, right = self.window
-        seen = np.full(distance.shape, fill_value=True)
+        seen = masks.in_window(distance, self.from_first_key(cols), self.window, self.window_sinks)
         if self.causal:
-            seen &= distance <= 0
-        if left is not None:
-            seen &= distance >= -left
-        if right is not None:
-            seen &= distance <= right
-        return seen
+            seen = seen & masks.band(distance, None, 0)
+        return seen if self.chunk is None else seen & self.in_chunk(cols)
+
+    def in_chunk(self, cols: np.ndarray) -> np.ndarray:
+        """Return which keys are in the chunk of the key that each query is aligned with: the shape of ``on_band``."""
+        return masks.in_chunk(self.from_first_key(self.diagonal()), self.from_first_key(cols), self.chunk)
+
+    def from_first_key(self, keys: np.ndarray) -> np.ndarray:
+        """Return the places of keys counted from the first key of their sequence, behind padding on the left."""
+        return keys - self.sequences.first_keys
 
     def hide(self, s: Any) -> Any:
         return self.xp.where(self.tile.visible, s, -np.inf)

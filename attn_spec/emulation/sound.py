@@ -23,7 +23,7 @@ from attn_spec.problem.traits import named_by, replaces_score, weighs_linearly
 from .arithmetic import Order
 from .backward import DifferentiatedProduct, StoredWeights
 from .dropout import BY_CHANCE, DROPOUT
-from .kernels import SINKS, SUPPORTS, emulate_both
+from .kernels import LONG_CONTEXT, SINKS, SUPPORTS, emulate_both
 from .linear import SUPPORTS as LINEAR
 from .linear import LinearAttention, LinearGradients, StateAttention
 from .passes import Renormalized, TwoPasses
@@ -77,7 +77,7 @@ def _promoted(form: str, terms: int) -> dict[str, Any]:
     return {"inner_accumulation": form, "inner_terms": terms}
 
 
-_ALL = (*SUPPORTS, *DROPOUT, *BY_CHANCE, *SINKS, *LENGTHS)
+_ALL = (*SUPPORTS, *LONG_CONTEXT, *DROPOUT, *BY_CHANCE, *SINKS, *LENGTHS)
 _SCORES = named_by([replaces_score]) - named_by([weighs_linearly])
 _LINEAR: dict[str, Any] = {"supports": LINEAR, "always": ("feature_map",)}
 _KERNELS = (

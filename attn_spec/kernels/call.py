@@ -143,11 +143,11 @@ def call(q: Any, k: Any, v: Any, *, presentation: str = "BHSD", **words: Any) ->
     _check_shapes(q.shape, k.shape, v.shape)
     dtype = _common_dtype(q=q, k=k, v=v)
     options = _options(words, {"B": q.shape[0], "H": q.shape[1], "Q": q.shape[2], "K": k.shape[2]})
-    positional = [name for name in options if OPTIONS[name].positional and OPTIONS[name].relative]
+    aligned = [name for name in options if OPTIONS[name].aligned]
     has_corners = q.shape[2] != k.shape[2] or any(OPTIONS[name].moves_diagonal for name in options)
-    if positional and has_corners and "causal_alignment" not in words:
+    if aligned and has_corners and "causal_alignment" not in words:
         raise CallError(
-            f"{positional[0]} of {q.shape[2]} queries and {k.shape[2]} keys needs causal_alignment=, the corner "
+            f"{aligned[0]} of {q.shape[2]} queries and {k.shape[2]} keys needs causal_alignment=, the corner "
             f"in which the diagonal starts: {' or '.join(map(repr, ALIGNMENTS))}"
         )
     return Call(q=q, k=k, v=v, dtype=dtype, presentation=order, options=options)

@@ -55,6 +55,25 @@ def band(distance: np.ndarray, left: int | None, right: int | None) -> np.ndarra
     return low & (distance <= right) if right is not None else low
 
 
+def in_window(distance: np.ndarray, keys: np.ndarray, sides: tuple[int | None, int | None], sinks: int) -> np.ndarray:
+    """Return True for keys inside a window, and for the first ``sinks`` keys, which its left edge does not mask.
+
+    ``distance`` [.., Sq, n] is that of the ``keys`` from the diagonal. ``keys`` [.., n] count from the first key of a
+    sequence. The right edge masks the first keys too.
+    """
+    left, right = sides
+    return (band(distance, left, None) | (keys < sinks)) & band(distance, None, right)
+
+
+def in_chunk(aligned: np.ndarray, keys: np.ndarray, size: int) -> np.ndarray:
+    """Return True for ``keys`` [.., n] in the chunk of the key that each query is aligned with, [.., Sq, 1].
+
+    Both count from the first key of a sequence, where chunks of ``size`` keys start. Quotients are rounded down, not
+    towards 0: a query that is aligned with a place before key 0 is in another chunk than key 0.
+    """
+    return keys // size == aligned // size
+
+
 def everything() -> Mask:
     """Return the mask in which every query attends to every key."""
     return Mask("everything()", lambda i, j, sq, sk: np.ones(np.broadcast_shapes(i.shape, j.shape), bool))
@@ -65,16 +84,29 @@ def causal(alignment: str = "top_left") -> Mask:
     return Mask(f"causal({alignment!r})", lambda i, j, sq, sk: j <= i + diagonal_offset(alignment, sq, sk))
 
 
-def window(left: int | None, right: int | None, alignment: str = "top_left") -> Mask:
+def window(left: int | None, right: int | None, alignment: str = "top_left", sinks: int = 0) -> Mask:
     """Return the mask of a band around the diagonal: -left <= j - (i + offset) <= right.
 
-    Both ends are inclusive; None is unbounded.
+    Both ends are inclusive; None is unbounded. The left end does not mask the first ``sinks`` keys.
     """
 
     def allows(i: np.ndarray, j: np.ndarray, sq: int, sk: int) -> np.ndarray:
-        return band(j - (i + diagonal_offset(alignment, sq, sk)), left, right)
+        return in_window(j - (i + diagonal_offset(alignment, sq, sk)), j, (left, right), sinks)
 
-    return Mask(f"window({left}, {right}, {alignment!r})", allows)
+    also = f", {sinks}" if sinks else ""
+    return Mask(f"window({left}, {right}, {alignment!r}{also})", allows)
+
+
+def chunked(size: int, alignment: str = "top_left") -> Mask:
+    """Return the mask of chunks of ``size`` keys: a query sees the chunk of the key i + offset that it is aligned with.
+
+    Source: Llama 4, whose layers with rotary positions attend so (``attention_chunk_size``).
+    """
+
+    def allows(i: np.ndarray, j: np.ndarray, sq: int, sk: int) -> np.ndarray:
+        return in_chunk(i + diagonal_offset(alignment, sq, sk), j, size)
+
+    return Mask(f"chunked({size}, {alignment!r})", allows)
 
 
 def padding(length: int) -> Mask:

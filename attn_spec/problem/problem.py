@@ -14,7 +14,7 @@ import numpy as np
 from attn_spec.numbers import bits
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.dtypes import INPUTS, Dtypes, dtype_of, simplified, with_dtypes
-from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.options.option import ADDEND, MASK
 from attn_spec.problem.sequences import Sequences
 from attn_spec.problem.used_places import used_places
@@ -230,10 +230,11 @@ class Problem(Sequences):
             return self
         seen = functools.reduce(np.logical_and, (OPTIONS[name].sees(self) for name in hiding))  # type: ignore[misc]
         seen = seen.reshape((1,) * (4 - seen.ndim) + seen.shape)
-        counts = [row for row in OPTIONS.values() if row.adds_to_row_sum or (row.positional and row.kind != MASK)]
-        stay = any(row.is_used(getattr(self, row.name)) for row in counts)
+        own = {row.name for name in hiding for row in (OPTIONS[name], *parameters(name))}
+        others = [row for name, row in OPTIONS.items() if name not in own and row.is_used(getattr(self, name))]
+        stay = any(row.adds_to_row_sum or row.positional for row in others)
         gone = [name for name in hiding if not (stay and OPTIONS[name].moves_diagonal)]
-        changes: dict[str, Any] = {name: OPTIONS[name].off for name in gone}
+        changes: dict[str, Any] = {row.name: row.off for name in gone for row in (OPTIONS[name], *parameters(name))}
         if into == "mask":
             return self.replace(**{**changes, "mask": seen})
         bias = 0.0 if self.bias is None else self.bias

@@ -74,6 +74,21 @@ class Sequences(Shapes):
         rows = np.arange(self.query_length)
         return rows + first[:, None] if self.has_lengths else rows + (first[0] if self.batch else 0)
 
+    @property
+    def keys_from_first(self) -> np.ndarray:
+        """Number j - f_b of each key, counted from the first key of its sequence, integers [1 or B, 1, 1, Sk]."""
+        return np.arange(self.key_length) - self._padding
+
+    @property
+    def aligned_from_first(self) -> np.ndarray:
+        """Number, counted from the first key, of the key that each query is aligned with, [1 or B, 1, Sq, 1]."""
+        return np.atleast_2d(self.aligned_keys)[:, None, :, None] - self._padding
+
+    @property
+    def _padding(self) -> np.ndarray:
+        """First key f_b of each batch entry, [B, 1, 1, 1]; one 0 without padding on the left."""
+        return np.zeros((1, 1, 1, 1), dtype=np.int64) if self.leftpad_k is None else self.leftpad_k
+
     @cached_property
     def distances(self) -> np.ndarray:
         """Distance of each key from the key that the query is aligned with, integers [1 or B, 1, Sq, Sk]."""

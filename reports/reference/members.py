@@ -109,6 +109,20 @@ MEMBERS = (
     ),
     Member(name="causal mask", options=("causal",), definition=_MASKS, bound=_OUTPUT),
     Member(name="sliding window", options=("window",), definition=_MASKS, bound=_OUTPUT),
+    Member(
+        name="sinks of a window",
+        options=("window_sinks",),
+        definition=_MASKS,
+        bound=_OUTPUT,
+        tests=("tests/attention/test_masks_in_use.py",),
+    ),
+    Member(
+        name="chunks",
+        options=("attention_chunk",),
+        definition=_MASKS,
+        bound=_OUTPUT,
+        tests=("tests/attention/test_masks_in_use.py",),
+    ),
     Member(name="mask", options=("mask",), bound=_OUTPUT),
     Member(
         name="block-sparse and strided masks",

@@ -141,3 +141,40 @@ def test_a_sliding_window_is_the_mask_of_its_band():
 
     windowed = output(problem.replace(window=(2, 0)))
     assert (windowed == output(problem.replace(mask=np.array(band)[None, None]))).all()
+
+
+# Long contexts.
+
+
+def test_each_chunk_of_keys_is_an_attention_of_its_own():
+    """Chunks start at key 0, so that the first of three queries at the end of seven keys is alone in its chunk."""
+    problem = Recipe(
+        query_length=3, key_length=7, head_dim=3, value_dim=2, dtypes="float64", causal_alignment="bottom_right"
+    ).problem()
+    whole = output(problem.replace(attention_chunk=5))
+
+    for rows, keys in ((range(1), range(5)), (range(1, 3), range(5, 7))):
+        assert agree(output(problem.take("Q", rows).take("K", keys)), whole[:, :, rows[0] : rows[-1] + 1])
+
+
+def test_a_window_with_sinks_is_attention_over_both():
+    """The last query sees two sinks and the last three of eight keys: a cache whose other keys were evicted."""
+    problem = Recipe(
+        query_length=1, key_length=8, head_dim=3, dtypes="float64", causal=True, causal_alignment="bottom_right"
+    ).problem()
+    streamed = output(problem.replace(window=(2, None), window_sinks=2))
+
+    assert agree(streamed, output(problem.take("K", [0, 1, 5, 6, 7])))
+
+
+def test_sinks_pass_the_left_edge_of_a_window_and_nothing_else():
+    problem = Recipe(query_length=4, key_length=4, window=(0, None), window_sinks=2).problem()
+
+    def seen(**options):
+        return ["".join(".#"[key] for key in row) for row in problem.replace(**options).visible[0, 0].astype(int)]
+
+    assert seen() == ["####", "####", "####", "##.#"]
+    assert seen(causal=True) == ["#...", "##..", "###.", "##.#"]
+    assert seen(window=(0, 0)) == ["#...", "##..", "###.", "##.#"]
+    assert seen(attention_chunk=2) == ["##..", "##..", "..##", "...#"]
+    assert seen(window_sinks=0) == seen(window_sinks=None) == ["####", ".###", "..##", "...#"]

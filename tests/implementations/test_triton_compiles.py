@@ -70,16 +70,16 @@ def compiled(triton_tiled, name, target, *, element, products, options, widths, 
         | {"angles": angles, "da": ("*fp32", strides), **dict.fromkeys(("lse", "dlse", "delta"), "*fp32")}
     )
     added = (("*i8", strides), tensors["v"], ("*fp32", strides), ("*i8", strides), "fp32")
-    types |= {"geometry": ("i32",) * 7, "scoring": ("fp32", "fp32", *added)}
+    types |= {"geometry": ("i32",) * 10, "scoring": ("fp32", "fp32", *added)}
     fixed = {**tile.kwargs, "WIDTHS": widths, "Dv": Dv, "FORMAT": products}
     values = {(name,): value for name, value in fixed.items()}
     values |= dict.fromkeys([("angles", at) for at in (0, 1)]) if len(widths) == 1 else {}
     if not options:
-        types |= {"geometry": ("constexpr",) * 7, "scoring": ("fp32", *["constexpr"] * 6)}
+        types |= {"geometry": ("constexpr",) * 10, "scoring": ("fp32", *["constexpr"] * 6)}
         types |= dict.fromkeys(("da", "dlse"), "constexpr")
         values |= dict.fromkeys([("da",), ("dlse",), *(("scoring", at) for at in range(1, 7))])
         last = [(name, 1, 3) for name in tensors] + [(name, at, 1, 3) for name in parts for at in range(len(widths))]
-        values |= dict.fromkeys([*last, *(("geometry", at) for at in range(7))], 1)
+        values |= dict.fromkeys([*last, *(("geometry", at) for at in range(8))], 1) | {("geometry", 8): None}
     names = jitted.arg_names
     signature = {key: types.get(key, "constexpr") for key in names}
     constants = {(names.index(key), *path): value for (key, *path), value in values.items() if key in names}

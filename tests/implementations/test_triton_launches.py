@@ -68,7 +68,8 @@ def main(dtype, swapped, which, with_options):
     mask = torch.ones(2, 1, 40, 50, dtype=torch.bool)
     options = {"causal": True, "window": (9, None), "softcap": 2.0, "rotary": "half", "rotary_base": 1e4}
     options |= {"mask": mask, "dropout_keep": mask, "dropout_p": 0.5, "bias": given(1, 4, 40, 50)}
-    options = options | {"alibi_slopes": given(1, 4, 1, 1)} if with_options else {}
+    options |= {"alibi_slopes": given(1, 4, 1, 1), "window_sinks": 2, "attention_chunk": 30}
+    options = options if with_options else {}
     out, lse = triton_tiled.attention(q, k, v, **options)
     triton_tiled.gradients(out, q, k, v, out, lse, dlse=lse if with_options else None, **options)
     print(json.dumps(found))  # noqa: T201

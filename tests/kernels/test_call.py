@@ -68,6 +68,9 @@ def test_another_order_of_axes_is_looked_at_in_place():
         ({"window_size": (-1, -1), "softcap": 0.0, "dropout_p": 0.0, "alibi_slopes": None}, {}),
         ({"window_size": (3, -1)}, {"window": (3, None)}),
         ({"window_size": [3, 0]}, {"window": (3, 0)}),
+        ({"attention_chunk": 0, "window_sinks": 0}, {}),
+        ({"attention_chunk_size": 4}, {"attention_chunk": 4}),
+        ({"window": (3, 0), "window_sinks": 2}, {"window": (3, 0), "window_sinks": 2}),
         ({"scale": np.float32(0.25), "causal": np.True_}, {"scale": 0.25, "causal": True}),
         ({"causal_alignment": "bottom_right", "causal": True}, {"causal_alignment": "bottom_right", "causal": True}),
     ],
@@ -106,7 +109,7 @@ def test_leading_axes_may_be_left_out(name, shape, axes):
     ("words", "text"),
     [
         ({"is_casual": True}, "unknown option 'is_casual'; did you mean 'is_causal'?"),
-        ({"zzz": 1}, "unknown option 'zzz'; known are causal, window, mask"),
+        ({"zzz": 1}, "unknown option 'zzz'; known are causal, window, window_sinks"),
         ({"scale": 1.0, "softmax_scale": 1.0}, "softmax_scale gives scale a second time; leave one out"),
         (
             {"mask": np.zeros((6, 6))},
@@ -148,7 +151,17 @@ def test_tensors_that_are_no_attention_are_refused(tensors, text):
         call(*tensors)
 
 
-@pytest.mark.parametrize("words", [{"causal": True}, {"window": (1, 0)}, {"alibi_slopes": np.ones(4)}])
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"causal": True},
+        {"window": (1, 0)},
+        {"window": (1, 0), "window_sinks": 1},
+        {"attention_chunk": 2},
+        {"alibi_slopes": np.ones(4)},
+        {"rotary": "half"},
+    ],
+)
 def test_the_corner_of_the_diagonal_is_never_assumed(words):
     text = "of 3 queries and 6 keys needs causal_alignment=, the corner in which the diagonal starts: 'top_left' or"
     with pytest.raises(CallError, match=text):

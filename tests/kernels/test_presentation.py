@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attn_spec.emulation.backward import TiledGradients
-from attn_spec.emulation.kernels import emulate_both
+from attn_spec.emulation.kernels import LONG_CONTEXT, emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.layout import Layout
@@ -124,10 +124,12 @@ def test_what_hides_keys_is_merged_into_one_tensor(merge):
         causal=True,
         causal_alignment="bottom_right",
         window=(2, None),
+        window_sinks=1,
+        attention_chunk=4,
         mask=rng.random((2, 1, 4, 5)) < 0.7,
         bias=bits.nearest(rng.standard_normal((2, 1, 4, 5)), "float32"),
     )
-    supports = ("causal", "causal_alignment", "window", "mask", "bias", "cross", "dv", "lse")
+    supports = ("causal", "causal_alignment", "window", "mask", "bias", "cross", "dv", "lse", *LONG_CONTEXT)
     given = []
 
     class Noting(TiledGradients):

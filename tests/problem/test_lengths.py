@@ -1,5 +1,7 @@
 """Lengths of sequences: what is there, where diagonals start, and which places belong to nothing."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -134,3 +136,35 @@ def test_a_layer_has_one_length_of_queries():
 
     with pytest.raises(ProblemError, match="seqused_q: a layer has one length of queries; leave one out"):
         Recipe(**shape, **weights, seqused_q="full@B111").problem()
+
+
+@pytest.mark.parametrize("alignment", ["top_left", "bottom_right"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_chunks_and_sinks_of_windows_count_from_the_first_key(alignment, causal):
+    """The definition, written out key by key; padding beyond the length of keys puts queries before the first key."""
+    ends, starts, queries, chunk, sinks = (9, 6, 5, 3), (0, 2, 4, 3), (7, 4, 6, 7), 4, 2
+    shape = {**SHAPE, "batch": 4, "query_length": 7, "key_length": 9}
+    problem = Recipe(**shape).problem().replace(
+        causal=causal, causal_alignment=alignment, window=(1, 1), window_sinks=sinks, attention_chunk=chunk,
+        seqused_q=lengths(*queries), seqused_k=lengths(*ends), leftpad_k=lengths(*starts),
+    )  # fmt: skip
+
+    def sees(b, i, j):
+        n, e, f = queries[b], ends[b], starts[b]
+        a = i + e - n if alignment == "bottom_right" else i + f
+        near = j - a <= (0 if causal else 1) and (j - a >= -1 or j - f < sinks)
+        return i < n and f <= j < e and near and math.floor((j - f) / chunk) == math.floor((a - f) / chunk)
+
+    expected = [[[sees(b, i, j) for j in range(9)] for i in range(7)] for b in range(4)]
+    assert problem.visible[:, 0].tolist() == expected
+    for b, (n, e, f) in enumerate(zip(queries, ends, starts, strict=True)):
+        alone = problem.sequence(b)
+        assert (alone.visible[0] == problem.visible[b, :, :n, f : max(e, f)]).all()
+        part = problem.rows([0, 2, 3]).take("B", [b])
+        assert (part.visible[0] == problem.visible[b][:, [0, 2, 3]]).all()
+    assert (problem.merged("mask").visible == problem.visible).all()
+    assert not problem.merged("mask").has_lengths
+    assert problem.merged("mask").window_sinks is None
+    beside = problem.replace(alibi_slopes=np.full((1, 2, 1, 1), 0.5))
+    assert (beside.merged("bias").distances == problem.distances).all()
+    assert (beside.merged("bias").visible == problem.visible).all()

@@ -20,6 +20,13 @@ BY_HAND = {
     "window (2, None)": (masks.window(2, None), "###### ###### ###### .#####"),
     "window (0, 0)": (masks.window(0, 0), "#..... .#.... ..#... ...#.."),
     "window unbounded": (masks.window(None, None), "###### ###### ###### ######"),
+    "window (1, 0), a sink": (masks.window(1, 0, sinks=1), "#..... ##.... ###... #.##.."),
+    "window (0, 0), 2 sinks": (masks.window(0, 0, "bottom_right", 2), "###... ##.#.. ##..#. ##...#"),
+    "window (0, 1), 3 sinks": (masks.window(0, 1, sinks=3), "##.... ###... ####.. #####."),
+    "chunks of 2": (masks.chunked(2), "##.... ##.... ..##.. ..##.."),
+    "chunks of 4 bottom right": (masks.chunked(4, "bottom_right"), "####.. ####.. ....## ....##"),
+    "chunks of 1": (masks.chunked(1, "bottom_right"), "..#... ...#.. ....#. .....#"),
+    "chunks of 9": (masks.chunked(9), "###### ###### ###### ######"),
     "padding 2": (masks.padding(2), "##.... ##.... ##.... ##...."),
     "padding 0": (masks.padding(0), "...... ...... ...... ......"),
     "padding 9": (masks.padding(9), "###### ###### ###### ######"),
@@ -54,6 +61,12 @@ def test_more_queries_than_keys_leave_empty_rows_at_the_start_when_bottom_right(
     np.testing.assert_array_equal(masks.causal("top_left").dense(4, 2), matrix("#. ## ## ##"))
 
 
+def test_places_before_the_first_key_are_in_chunks_of_their_own():
+    """Four queries are aligned with the keys -2, -1, 0 and 1; truncated quotients would put all into one chunk."""
+    np.testing.assert_array_equal(masks.chunked(4, "bottom_right").dense(4, 2), matrix(".. .. ## ##"))
+    np.testing.assert_array_equal(masks.chunked(1, "bottom_right").dense(4, 2), matrix(".. .. #. .#"))
+
+
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
 def test_zero_lengths(shape):
     assert masks.causal("bottom_right").dense(*shape).shape == shape
@@ -62,7 +75,9 @@ def test_zero_lengths(shape):
 
 MASKS = st.recursive(
     st.sampled_from([masks.everything(), masks.padding(2), masks.causal(), masks.causal("bottom_right")])
-    | st.builds(masks.window, st.none() | st.integers(0, 3), st.none() | st.integers(0, 3)),
+    | st.builds(masks.window, st.none() | st.integers(0, 3), st.none() | st.integers(0, 3))
+    | st.builds(masks.window, st.just(1), st.just(0), st.sampled_from(masks.ALIGNMENTS), st.integers(0, 3))
+    | st.builds(masks.chunked, st.integers(1, 4), st.sampled_from(masks.ALIGNMENTS)),
     lambda inner: (
         st.tuples(inner, inner).map(lambda pair: pair[0] & pair[1])
         | st.tuples(inner, inner).map(lambda pair: pair[0] | pair[1])

@@ -73,6 +73,14 @@ REFUSED = {
     "window sign": ({"window": (-1, 0)}, "window must be (left, right), each None or >= 0, not (-1, 0)"),
     "window length": ({"window": (1,)}, "window must be (left, right), each None or >= 0, not (1,)"),
     "window number": ({"window": 3}, "window must be (left, right), each None or >= 0, not 3"),
+    "chunk of no key": ({"attention_chunk": 0}, "attention_chunk must be an integer of 1 or more or None, not 0"),
+    "chunk of text": ({"attention_chunk": "4"}, "attention_chunk must be an integer of 1 or more or None, not '4'"),
+    "chunk of a bool": ({"attention_chunk": True}, "attention_chunk must be an integer of 1 or more or None, not True"),
+    "sinks without a window": ({"window_sinks": 1}, "window_sinks is a parameter of window; give window too"),
+    "sinks below 0": (
+        {"window": (1, 0), "window_sinks": -1},
+        "window_sinks must be an integer of 0 or more or None, not -1",
+    ),
     "mask of floats": ({"mask": np.ones((1, 1, 3, 6))}, "mask must be a bool array broadcastable to [B, Hq, Sq, Sk]"),
     "mask too large": ({"mask": np.ones((3, 1, 3, 6), bool)}, "= (2, 4, 3, 6), not bool (3, 1, 3, 6)"),
     "mask of two dimensions": ({"mask": np.ones((3, 6), bool)}, "mask must be a bool array broadcastable"),
@@ -254,7 +262,7 @@ def test_the_recipe_is_not_part_of_the_document():
 DAMAGED = {
     "unknown field": (
         lambda d: {**d, "dropout": 0.1},
-        "unknown fields ['dropout']; known are ['alibi_slopes', 'bias', 'causal',",
+        "unknown fields ['dropout']; known are ['alibi_slopes', 'attention_chunk', 'bias',",
     ),
     "missing field": (lambda d: {k: v for k, v in d.items() if k != "q"}, "the problem document is incomplete"),
     "broken array": (lambda d: {**d, "q": {**d["q"], "zlib": "!"}}, "the problem document is damaged"),

@@ -33,8 +33,8 @@ class Options(Sinks, Dropout, Linear, Layer, Rotary, Scores, Terms, Lengths, Mas
     patterns stand for tensors.
     """
 
-    #: Corner in which the diagonal of ``causal``, ``window`` and positions starts when Sq != Sk: "top_left" or
-    #: "bottom_right".
+    #: Corner in which the diagonal of ``causal``, ``window``, ``attention_chunk`` and positions starts when Sq != Sk:
+    #: "top_left" or "bottom_right".
     causal_alignment: str = option(
         off="top_left",
         says="takes causal_alignment; otherwise the alignment is the declared convention",

@@ -1,4 +1,4 @@
-"""Options that mask keys: causality, a window, a mask."""
+"""Options that mask keys: causality, a window with its sinks, chunks, a mask."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from attn_spec.problem import masks, patterns
-from attn_spec.problem.options.option import MASK
-from attn_spec.problem.options.option_fields import is_window, of_pairs, option
+from attn_spec.problem.options.option import MASK, PARAMETER
+from attn_spec.problem.options.option_fields import is_count, is_window, of_pairs, option
 
 _SIDES = (0, 1, 2, 5, 15, 16, 17, 33, 64, 100, None)
 
@@ -30,6 +30,7 @@ class Masking:
         sees=lambda p: masks.band(p.distances, None, 0),
         positional=True,
         relative=True,
+        aligned=True,
         plain=lambda _: True,
         usual=True,
         draws=(True,),
@@ -42,12 +43,44 @@ class Masking:
         spelled_off=((None, None), (-1, -1)),
         wanted="(left, right), each None or >= 0",
         accepts=lambda value: value is None or is_window(value),
-        sees=lambda p: masks.band(p.distances, *p.window),
+        sees=lambda p: masks.in_window(p.distances, p.keys_from_first, p.window, p.window_sinks or 0),
         positional=True,
         relative=True,
+        aligned=True,
         plain=lambda _: (2, 2),
         usual=(1023, 0),
         draws=tuple(product(_SIDES, _SIDES)),
+    )
+    #: Number of first keys of a sequence that the left edge of the window does not mask; None is 0. Its right edge, the
+    #: diagonal and the edges of chunks mask them like other keys.
+    window_sinks: int | None = option(
+        says="takes the number of first keys that the left edge of a window does not mask",
+        kind=PARAMETER,
+        of="window",
+        optional=True,
+        spellings=("window_sinks",),
+        spelled_off=(0,),
+        wanted="an integer of 0 or more or None",
+        accepts=lambda value: value is None or is_count(value, least=0),
+        positional=True,
+        draws=(None, 0, 1, 4, 16),
+    )
+    #: Number of keys in a chunk. A query sees only the chunk of the key that it is aligned with; chunks start at the
+    #: first key of a sequence. None: no chunks.
+    attention_chunk: int | None = option(
+        says="takes the number c of keys in a chunk: a query sees the chunk of the key that it is aligned with",
+        kind=MASK,
+        spellings=("attention_chunk", "attention_chunk_size"),
+        spelled_off=(0,),
+        wanted="an integer of 1 or more or None",
+        accepts=lambda value: value is None or is_count(value, least=1),
+        sees=lambda p: masks.in_chunk(p.aligned_from_first, p.keys_from_first, p.attention_chunk),
+        positional=True,
+        aligned=True,
+        plain=lambda _: 2,
+        usual=1024,
+        draws=(1, 2, 3, 5, 16, 17, 24, 64),
+        weight=1,
     )
     #: Mask: bool, True = attend, broadcastable to [B, Hq, Sq, Sk].
     mask: Any = of_pairs(

@@ -80,6 +80,8 @@ class Option:
     #: Axis, "Q" or "K", whose length the numbers of an integer tensor may reach; patterns of the tensor are told that
     #: length. Empty for other options.
     up_to: str = ""
+    #: True if the option counts from the key that the query is aligned with, and so depends on ``causal_alignment``.
+    aligned: bool = False
     #: Value for one call that only shows whether the kernel takes the option, given the lengths of the axes. None means
     #: that no such call is made.
     plain: Callable[[Mapping[str, int]], Any] | None = None

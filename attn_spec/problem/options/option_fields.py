@@ -116,6 +116,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
 
 
+def is_count(value: Any, least: int) -> bool:
+    """Return whether a value is an integer of ``least`` or more; a bool is no integer here."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 def is_window(value: Any) -> bool:
     """Return whether a value is a pair, each side an integer of 0 or more or None."""
     sides = value if isinstance(value, tuple) else ()

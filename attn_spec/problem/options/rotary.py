@@ -26,6 +26,7 @@ class Rotary:
         accepts=lambda value: value in (None, *LAYOUTS),
         positional=True,
         relative=True,
+        aligned=True,
         plain=lambda _: LAYOUTS[0],
         usual=LAYOUTS[0],
         draws=LAYOUTS,

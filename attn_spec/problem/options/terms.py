@@ -42,6 +42,7 @@ class Terms:
         axes="BH11",
         positional=True,
         relative=True,
+        aligned=True,
         plain=lambda _: np.ones((1, 1, 1, 1)),
         usual="geometric@1H11",
         draws=patterns.spread(patterns.SLOPES, "BH11"),

@@ -49,10 +49,12 @@ from .random_options import (
     drawn_dtypes,
     drawn_layer,
     drawn_lengths,
+    drawn_long_context,
     drawn_scores,
     drawn_sinks,
     drawn_weight_gradients,
     one_of,
+    without_orphans,
 )
 
 #: Dtypes, each repeated by its share: the truth for float64 is expensive, and its bounds are those of float32.
@@ -119,13 +121,14 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     order = replace(order, bias_rounded=rounds, alibi_from=origin, dropout_on=raised)
     order = replace(order, matrix_on=one_of(for_matrix, ("keys", "queries")))
     order = replace(order, results_stored=bool(for_matrix.random() < 0.3), sink=sinks.tile)
+    context = drawn_long_context(np.random.default_rng([seed, 10]))
     given: dict[str, Any] = {"dtypes": (dtype,), "contract": declares}
     if (apart := np.random.default_rng([seed, 5])).random() < 0.08:
         executes, declares = (_with(contract, **NO_SOFTMAX) for contract in (executes, declares))
         given |= {"contract": declares, "slowness": 2 * _slowness(executes, order)}
-        kernel = linear_kernel(apart, f"random_{seed}", executes, order, **given)
+        kernel = linear_kernel(apart, f"random_{seed}", executes, order, beside=context, **given)
     else:
-        beside = (*scores, *dropout, *layer, *sinks.options)
+        beside = (*scores, *dropout, *layer, *context, *sinks.options)
         beside = beside if executes.reference != "upper_bound" else tuple(set(beside) - _ADDITIVE)
         lengths, unused = drawn_lengths(np.random.default_rng([seed, 9]))
         agreed = {**unused, "sink_in_lse": sinks.sink_in_lse or not sinks.options}
@@ -150,7 +153,7 @@ def _kernel(
     ``agreed`` are its conventions on sinks, and on what lies behind the lengths of sequences. Whether sequences are
     packed is drawn ``apart``.
     """
-    agreed = replace(_conventions(rng), **agreed)
+    conventions = replace(_conventions(rng), **agreed)
     presentation = _presentation(rng, apart)
     shown = PRESENTATIONS[presentation]
     one_head, of_all_heads = shown.of_one_head, {*named_by([projects]), "head_widths"}
@@ -161,18 +164,18 @@ def _kernel(
     supports = [name for name in supports if shown.can_say(name)]
     said = (name for name in beside if shown.can_say(name) and not (one_head and name in of_all_heads))
     declared |= {
-        "supports": (*supports, *said),
-        "conventions": agreed,
+        "supports": without_orphans((*supports, *said)),
+        "conventions": conventions,
         "head_dims": one_of(rng, (None, None, None, (64, 128), (16,))),
         "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), _slowness(executes, order)),
-        "steps": varied(_with_sinks(drawn_steps(rng, executes, order), order, beside), agreed),
+        "steps": varied(_with_sinks(drawn_steps(rng, executes, order), order, beside), conventions),
         "presentation": presentation,
         "multiples": one_of(rng, ({}, {}, {"Q": 4, "K": 4}, {"K": 2})),
         "exclusive": one_of(rng, ((), (), (("causal", "mask"), ("window", "bias")))),
     }
-    if "lse" not in supports or agreed.lse_base == "2" or not agreed.sink_in_lse:
+    if "lse" not in supports or conventions.lse_base == "2" or not conventions.sink_in_lse:
         return emulate(name, executes, order, **declared)
-    gradients = varied(drawn_gradients(executes), agreed)
+    gradients = varied(drawn_gradients(executes), conventions)
     return emulate_both(name, executes, order, gradients=gradients, **declared)
 
 

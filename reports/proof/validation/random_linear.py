@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from attn_spec.emulation.kernels import CONVENTIONS, emulate_both
 from attn_spec.emulation.linear import SUPPORTS as LINEAR
 from attn_spec.emulation.linear import LinearAttention, LinearGradients, StateAttention
 from attn_spec.kernels.kernel import Kernel
+
+from .random_options import without_orphans
 
 #: Contract fields of linear attention: it has no exponential, and neither merges nor normalizes tile by tile.
 NO_SOFTMAX: dict[str, Any] = {
@@ -26,11 +29,16 @@ NO_SOFTMAX: dict[str, Any] = {
 }
 
 
-def linear_kernel(rng: np.random.Generator, name: str, executes: Contract, order: Order, **declared: Any) -> Kernel:
-    """Make a kernel of linear attention, with the parts of that arithmetic that it has."""
+def linear_kernel(
+    rng: np.random.Generator, name: str, executes: Contract, order: Order, *, beside: Sequence[str], **declared: Any
+) -> Kernel:
+    """Make a kernel of linear attention, with the parts of that arithmetic that it has, and the options of ``beside``.
+
+    A parameter among these is left out if its option is.
+    """
     needed = ("feature_map", "feature_epsilon", "lse")
     declared |= {
-        "supports": [name for name in LINEAR if name in needed or rng.random() < 0.85],
+        "supports": without_orphans([*(name for name in LINEAR if name in needed or rng.random() < 0.85), *beside]),
         "always": ("feature_map",),
         "conventions": CONVENTIONS,
         "steps": (LinearAttention, StateAttention)[rng.integers(2)],

@@ -1,4 +1,4 @@
-"""Options of a kernel drawn at random: scores of its own, dropout, layers, and the dtypes of their tensors."""
+"""Options of a kernel drawn at random: scores of its own, dropout, layers, chunks, and the dtypes of their tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from attn_spec.contract.contract import Contract
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.dropout import BY_CHANCE, DROPOUT
-from attn_spec.emulation.kernels import SINKS
+from attn_spec.emulation.kernels import LONG_CONTEXT, SINKS
 from attn_spec.emulation.operands import CHOICES
 from attn_spec.emulation.sequences import LENGTHS
 from attn_spec.numbers.formats import DTYPES, FORMATS
@@ -98,6 +98,11 @@ def drawn_sinks(rng: np.random.Generator, executes: Contract, order: Order) -> D
     )
 
 
+def drawn_long_context(rng: np.random.Generator) -> tuple[str, ...]:
+    """Draw the options for long contexts that a kernel declares: each in two kernels of five."""
+    return tuple(name for name in LONG_CONTEXT if rng.random() < 0.4)
+
+
 def drawn_layer(rng: np.random.Generator) -> tuple[list[str], dict[str, str], dict[str, str]]:
     """Draw a kernel's options for layers, the formats of their operands, and dtypes of tensors; mostly none."""
     if rng.random() >= SHARE:
@@ -106,6 +111,12 @@ def drawn_layer(rng: np.random.Generator) -> tuple[list[str], dict[str, str], di
     own = {name: str(rng.choice(DTYPES)) for name in options} if rng.random() < 0.25 else {}
     widths = ["head_widths"] if rng.random() < 0.7 else []
     return [*options, *widths], {"operands": str(rng.choice(["input", "input", *FORMATS]))}, own
+
+
+def without_orphans(supports: Sequence[str]) -> tuple[str, ...]:
+    """Return the options without parameters of an option that is not among them."""
+    owners = {name: OPTIONS[name].of for name in supports if name in OPTIONS}
+    return tuple(name for name in supports if owners.get(name, "") in ("", *supports))
 
 
 def one_of(rng: np.random.Generator, choices: Sequence[Any]) -> Any:

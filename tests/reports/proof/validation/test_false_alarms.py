@@ -69,19 +69,44 @@ def unchanged(uniform):
     return functools.cache(lambda property_id: verdict(property_id, uniform.kernel))
 
 
-def test_random_sound_kernels_are_accused_of_nothing():
-    """A sample: 20 kernels, each with another few of the properties."""
-    total, properties = Alarms(), theorems()
+def share(seed):
+    """Return the few properties with which the sample examines the kernel of a seed."""
+    return theorems()[(seed + 1) % 17 :: 17]
 
-    for seed in (*range(1, 38, 2), 49):
-        total.add(examine(random_kernel(seed), properties[(seed + 1) % 17 :: 17]))
+
+def families_of(seed):
+    """Return the families of those of these properties that apply to the kernel."""
+    drawn = random_kernel(seed)
+    subject = Subject(drawn.kernel, drawn.dtype)
+    return {property_.id.partition(".")[0] for property_ in share(seed) if property_.applies_to(subject)}
+
+
+def sample(families):
+    """Return some seeds, and the first seed for each of the families that these leave out."""
+    seeds = list(range(1, 38, 2))
+    left = families.difference(*map(families_of, seeds))
+    for seed in itertools.count(2, 2):
+        if not left:
+            return seeds
+        if found := left & families_of(seed):
+            left, seeds = left - found, [*seeds, seed]
+    raise AssertionError
+
+
+def test_random_sound_kernels_are_accused_of_nothing():
+    """A sample: about 20 kernels, each with another few of the properties, which together are of every family."""
+    # Few random kernels declare dropout by chance; the problems of asked shapes are none of a search without shapes.
+    families = {property_.id.partition(".")[0] for property_ in theorems()} - {"asked_shapes", "dropout_by_chance"}
+    total, seeds = Alarms(), sample(families)
+
+    for seed in seeds:
+        total.add(examine(random_kernel(seed), share(seed)))
 
     assert total.refuted == [], summary(total)
-    assert total.kernels == 20
+    assert total.kernels == len(seeds) >= 19
     assert total.examples > 120
     assert sum(total.by_family.values()) == sum(total.by_dtype.values()) == total.examples
-    families = {property_.id.partition(".")[0] for property_ in properties} - {"asked_shapes"}
-    assert families - set(total.by_family) <= {"dropout_by_chance"}  # which few of them declare
+    assert families <= set(total.by_family)
     assert set(total.by_dtype) == {"float64", "float32", "float16", "bfloat16"}
 
 
