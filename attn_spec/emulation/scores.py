@@ -375,8 +375,8 @@ class Scores(MatrixProducts):
         return seen if self.sinks is None else np.where(cols == self.Sk, self.sees_sink(), seen)
 
     def sees_sink(self) -> np.ndarray:
-        """Return which heads have a sink, bool [1, Hq, 1, 1]."""
-        return values_of(self.sinks) > -np.inf
+        """Return which rows have a sink, those of queries that are there, bool [1 or B, 1 or Hq, Sq, 1]."""
+        return (values_of(self.sinks) > -np.inf) & (np.arange(self.Sq)[:, None] < self.sequences.used_queries)
 
     def visible(self, cols: np.ndarray) -> np.ndarray:
         """Return which keys of the tile each query attends to, bool [B, Hq, Sq, tile]."""
