@@ -9,13 +9,13 @@ import numpy as np
 from attn_spec.problem.quantities import QUANTITIES
 
 if TYPE_CHECKING:
-    from attn_spec.problem.problem import Problem
+    from attn_spec.problem.sequences import Sequences
 
 #: Axes of the inputs, see ``quantities.Quantity.axes``.
 _INPUTS = {"q": "BHQD", "k": "BGKD", "v": "BGKV"}
 
 
-def used_places(problem: Problem, name: str, shape: tuple[int, ...]) -> np.ndarray:
+def used_places(problem: Sequences, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Return which places of q, k, v or a quantity of this ``shape`` are there, bool that broadcasts to the shape.
 
     A place along an axis of queries or keys is there if its batch entry has that query or key. An axis along which an

@@ -68,6 +68,25 @@ def query_scaled_in_half(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None
 
 @kernel(
     framework="torch",
+    dtypes=DTYPES,
+    contract=replace(SOFTMAX32, sink_reference="maximum"),
+    supports=(*OPTIONS, "sinks", "backward"),
+)
+def sink_column(
+    q: Tensor, k: Tensor, v: Tensor, *, sinks: Tensor | None = None, scale: float | None = None, **seen: Any
+) -> Tensor:
+    """Attend as GPT-OSS's eager attention: the sink is one more column of the scores, whose weight is dropped."""
+    k, v = for_query_heads(k, q.shape[1]), for_query_heads(v, q.shape[1])
+    s = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    dark = hidden(q, k, **seen)
+    if sinks is not None:
+        s = torch.cat([s, sinks.to(s.dtype).expand(*s.shape[:3], 1)], dim=-1)
+        dark = torch.cat([dark.expand(*s.shape[:3], -1), s[..., -1:] == -math.inf], dim=-1)
+    return softmax32(s, dark)[..., : k.shape[2]].to(q.dtype) @ v
+
+
+@kernel(
+    framework="torch",
     dtypes=HALVES,
     contract=replace(SOFTMAX32, scale_on="operands"),
     supports=("scale", "causal", "cross", "dv", "backward"),

@@ -19,11 +19,6 @@ class LeftOut:
 
 LEFT_OUT: tuple[LeftOut, ...] = (
     LeftOut(
-        sources=("ROCm/rocm-libraries#12229", "ikawrakow/ik_llama.cpp#2087", "NVIDIA/TransformerEngine#2541"),
-        what="The sink's logit is added once for each split, only where other keys are visible, or never.",
-        why="A problem has no sink, that is no logit that enters the row sum without a value.",
-    ),
-    LeftOut(
         sources=("pytorch/pytorch#187227",),
         what="The random offset of dropout is 32 bits wide in the forward pass and 64 in the backward one.",
         why="The offsets differ from 2^32 scores on only; a backward pass that drops other weights is in the zoo.",
@@ -31,7 +26,7 @@ LEFT_OUT: tuple[LeftOut, ...] = (
     LeftOut(
         sources=("ROCm/rocm-libraries#6054",),
         what="Byte offsets into a pool of pages wrap at 4 GB, and another page is read.",
-        why="A problem has no page table; wrapped offsets as such are retold as scale models.",
+        why="No search draws a cache of 4 GB; wrapped offsets as such are retold as scale models.",
     ),
     LeftOut(
         sources=("pytorch/pytorch#195320",),
