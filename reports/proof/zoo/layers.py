@@ -72,7 +72,7 @@ class OutputsJoinedByAView(Layer):
 
 
 @layer_mutant(source="made up: tutorials that add heads up before W_O", named_by=OUTPUT)
-class HeadsSummed(Layer):
+class HeadsOfALayerSummed(Layer):
     """The outputs of heads are added up, and the sum meets the W_O of the first."""
 
     def output_of_all(self, o: Number) -> Number:

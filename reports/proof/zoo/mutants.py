@@ -220,8 +220,10 @@ def introduce(wrong: Wrong, build: Callable[[str, str], Kernel], **told: Any) ->
 
 
 def _add(name: str, story: str, build: Callable[[str], Kernel], **told: Any) -> None:
-    """Register a mutant, or a control when no property names it."""
+    """Register a mutant, or a control when no property names it. Raises :class:`ValueError` for an id that is taken."""
     made = Mutant(id=name, story=story, build=build, **told)
+    if (other := MUTANTS.get(name) or CONTROLS.get(name)) and other.family != made.family:
+        raise ValueError(f"a mutant of {other.family} and one of {made.family} are both called {name}; rename one")
     (CONTROLS if made.named_by is None else MUTANTS)[made.id] = made
 
 

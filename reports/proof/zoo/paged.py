@@ -82,7 +82,7 @@ class LongestForEachTable(Paged):
 
 
 @packed_mutant(source="made up: one page past the end of a sequence", named_by=ALONE, presentation="paged")
-class PageTooMany(Paged):
+class CachePageTooMany(Paged):
     """A sequence has one page more than its keys need."""
 
     def pages(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Pages:

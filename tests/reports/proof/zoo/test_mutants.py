@@ -164,6 +164,13 @@ def test_every_property_names_a_mutant(name):
     assert name in {mutant.named_by for mutant in MUTANTS.values()}
 
 
+def test_no_two_mutants_have_one_name():
+    """The later one would take the place of the earlier one, which nobody would miss."""
+    told = {"family": "elsewhere", "source": "made up", "named_by": "", "dtype": "float32"}
+    with pytest.raises(ValueError, match="of sizes and one of elsewhere are both called tail_past_many_keys; rename"):
+        mutants._add("tail_past_many_keys", "Another story.", lambda dtype: resolve("numpy_naive"), **told)
+
+
 @pytest.mark.parametrize("name", {**MUTANTS, **CONTROLS})
 def test_every_mutant_has_a_story_and_a_source(name):
     mutant = {**MUTANTS, **CONTROLS}[name]
