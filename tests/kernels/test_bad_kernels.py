@@ -151,6 +151,7 @@ BAD = (
         "attention = declare(looking, supports=options, always=('rotary',), head_dims=(1,))",
         1,
         ("IndexError: index", "hint      the problem has positions up to", "declare largest_position="),
+        ("--profile", "ci"),
     ),
     Bad(
         "hangs",

@@ -12,8 +12,8 @@ from attn_spec.probe.options import AS_SPECIFIED, uses
 from attn_spec.problem.conventions import CONVENTIONS
 from attn_spec.search.preflight import preflight
 
-#: Conventions that an answer of finite numbers shows, of a kernel that takes no lengths.
-NAMES = [name for name, row in CONVENTIONS.items() if row.decides and not row.behind_lengths]
+#: Conventions that an answer of finite numbers shows, of a kernel that takes neither lengths nor sinks.
+NAMES = [name for name, row in CONVENTIONS.items() if row.decides and not row.behind_lengths and not row.of]
 TABLE = list(itertools.product(*(CONVENTIONS[name].telling for name in NAMES)))
 
 

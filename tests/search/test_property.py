@@ -22,6 +22,7 @@ FAMILIES = [
     "accuracy",
     "asked_shapes",
     "causality",
+    "chunks",
     "decoding",
     "dropout",
     "dropout_by_chance",
@@ -30,6 +31,7 @@ FAMILIES = [
     "gradients",
     "independence",
     "layers",
+    "lengths",
     "linear_attention",
     "linearity",
     "masking",
@@ -38,10 +40,12 @@ FAMILIES = [
     "positions",
     "scaling",
     "scores",
+    "sinks",
     "softmax",
     "special_values",
     "statistics",
     "temperature",
+    "window_sinks",
 ]
 
 
@@ -91,7 +95,8 @@ def able_of(property_):
     other = named_by([replaces_score]) & set(property_.needs) or property_.not_applicable(Subject(kernel, "float32"))
     if set(property_.needs) & named_by([weighs_linearly]):
         return SOUND["linear"]
-    return SOUND["other_scores"] if other else kernel
+    takes_all = set(property_.needs) & set(OPTIONS) <= kernel.supports
+    return SOUND["other_scores"] if other else kernel if takes_all else resolve("torch_tiled")
 
 
 @pytest.mark.parametrize("property_", REGISTRY.values(), ids=REGISTRY)
