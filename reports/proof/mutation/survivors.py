@@ -59,8 +59,8 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "bounds.intermediates",
         (
-            "-        of_q, of_k = dS @ forward.k, dS.swapaxes(-1, -2) @ forward.q\n"
-            "+        of_q, of_k = dS @ forward.k, dS.swapaxes(-1, 2) @ forward.q"
+            "-        of_q, of_k = of_pairs @ keys.k, of_pairs.swapaxes(-1, -2) @ forward.q\n"
+            "+        of_q, of_k = of_pairs @ keys.k, of_pairs.swapaxes(-1, 2) @ forward.q"
         ),
     ): _FOUR_AXES,
     (
