@@ -15,7 +15,8 @@ from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.frameworks.framework import of
 from attn_spec.kernels.frameworks.torch import TORCH
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
+from attn_spec.kernels.presentation import Presentation
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.problem.options import OPTIONS
 
 from .arithmetic import Order

@@ -11,7 +11,7 @@ import numpy as np
 from attn_spec.first_look.misfit import MisfitError, declaring
 from attn_spec.first_look.plain_look import is_right
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.problem.conventions import CONVENTIONS
 from attn_spec.problem.problem import Problem

@@ -18,7 +18,8 @@ from attn_spec.judgement.long.engine import EngineError
 from attn_spec.judgement.long.row_sample import SampleError
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.frameworks.framework import FrameworkError, values_of
-from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
+from attn_spec.kernels.presentation import Presentation
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.conventions import OF_ANSWERS, ConventionError

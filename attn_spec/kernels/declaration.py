@@ -14,7 +14,7 @@ from attn_spec.contract.presets import UNDECLARED, as_contract
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.kernel import DECLARABLE, Kernel, KernelError, parameters_of
 from attn_spec.kernels.limits import Limits
-from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES

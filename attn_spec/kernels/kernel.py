@@ -54,7 +54,7 @@ class Kernel:
     conventions: Conventions = field(default_factory=Conventions)
     #: Device types that the kernel runs on; the type that it is made for comes first.
     devices: tuple[str, ...] = ("cpu", "cuda")
-    #: Order of the axes of q, k, v, out and their gradients, a name of ``presentation.PRESENTATIONS``. A presentation
+    #: Order of the axes of q, k, v, out and their gradients, a name of ``presentations.PRESENTATIONS``. A presentation
     #: that joins heads passes the numbers of heads as ``query_heads`` and ``kv_heads``.
     presentation: str = "BHSD"
     #: Limits of the problems that the kernel takes.

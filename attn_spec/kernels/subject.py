@@ -22,7 +22,8 @@ from attn_spec.kernels.global_state import restoring
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process, failed
-from attn_spec.kernels.presentation import PRESENTATIONS, Handed, Presentation
+from attn_spec.kernels.presentation import Handed, Presentation
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.time_limit import OutOfTime, time_limit
 from attn_spec.numbers import bits
 from attn_spec.problem.conventions import Conventions

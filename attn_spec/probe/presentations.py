@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem

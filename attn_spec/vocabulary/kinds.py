@@ -9,7 +9,7 @@ from typing import Any
 
 from attn_spec.contract import contract, presets
 from attn_spec.contract.contract import Contract
-from attn_spec.kernels import limits, presentation
+from attn_spec.kernels import limits, presentations
 from attn_spec.kernels.declaration import kernel as declare
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.limits import Limits
@@ -251,7 +251,7 @@ def _formats() -> list[Word]:
 
 
 def _presentations() -> list[Word]:
-    rows = presentation.PRESENTATIONS.items()
+    rows = presentations.PRESENTATIONS.items()
     return [Word(kind="presentation", name=name, says=row.says) for name, row in rows]
 
 
@@ -287,7 +287,7 @@ def kinds() -> tuple[Kind, ...]:
         kind("option", summary(options), _options),
         kind("ability", summary(abilities), _abilities, "abilities"),
         kind("limit", summary(limits), _limits),
-        kind("presentation", summary(presentation), _presentations),
+        kind("presentation", summary(presentations), _presentations),
         kind("convention", summary(Conventions), _conventions, in_full=True),
         kind("library", summary(libraries), _libraries, "libraries", in_full=True),
         kind("contract", summary(presets), _contracts, also=("preset", "presets"), closing=_chooser),

@@ -7,7 +7,7 @@ from attn_spec.contract.presets import FP32, FUSED, UNDECLARED
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.defects import Defect
 from attn_spec.kernels.kernel import KernelError
-from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.resolve import declarations, resolve
 
 DECLARED = {"framework": "numpy", "dtypes": ("float32",), "contract": "fused"}

@@ -8,7 +8,8 @@ from attn_spec.first_look.first_look import first_look
 from attn_spec.first_look.misfit import MisfitError
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.layout import Layout
-from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
+from attn_spec.kernels.presentation import Presentation
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.probe.presentations import presentation
 from attn_spec.search.profiles import Profile

@@ -7,7 +7,7 @@ from attn_spec import kernel
 from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.misbehaviour import Misbehaviour
-from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.slots import Slots
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits

@@ -16,7 +16,7 @@ from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.layout import Layout
 from attn_spec.kernels.misbehaviour import Misbehaviour
-from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.search.drawing.regimes import Recipe
@@ -164,8 +164,8 @@ def test_a_bias_that_is_merged_with_a_larger_mask_has_no_gradient_of_its_own():
     assert "dbias" in Subject(kernel, "float32").gradients(problem.replace(mask=None), np.ones((2, 3, 4, 2)))
 
 
-#: The two files that know in which order a kernel sees the axes of its tensors.
-HOME = {"attn_spec/kernels/layout.py", "attn_spec/kernels/presentation.py"}
+#: The files that know in which order a kernel sees the axes of its tensors.
+HOME = {f"attn_spec/kernels/{name}.py" for name in ("layout", "presentation", "presentations")}
 #: Words of a layout that others may ask for: a shape names no axis.
 ASKED = {"shape"}
 ORDERS = ("BHSD", "BSHD", "BHS")

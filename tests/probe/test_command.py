@@ -2,7 +2,7 @@
 
 import pytest
 
-from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.kernels.presentations import PRESENTATIONS
 
 FILE = """
 import os

@@ -34,7 +34,7 @@ from attn_spec.emulation.sinks import SinkFactor
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, SplitAttention
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.conventions import Conventions

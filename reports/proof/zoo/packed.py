@@ -11,7 +11,8 @@ import numpy as np
 from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentation import PRESENTATIONS, Packed
+from attn_spec.kernels.packed import Packed
+from attn_spec.kernels.presentations import PRESENTATIONS
 
 from .lengths import ALONE, CORNER, WITHOUT_KEYS
 from .mutants import introduce

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.kernels.presentation import Paged
+from attn_spec.kernels.paged import Paged
 from attn_spec.kernels.slots import Slots
 
 from .lengths import ALONE

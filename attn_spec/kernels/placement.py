@@ -1,0 +1,56 @@
+"""Placement of sequences in buffers, and the poison beside them, as the shapes of a problem choose them.
+
+Equal shapes are handed over alike, so that a call for other numbers has the same arguments beside its tensors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attn_spec.numbers import bits
+from attn_spec.problem.problem import Problem
+
+#: Largest product, in magnitude, of a finite poison with a query or key of the problem. As a score it outweighs all
+#: others, and no format of tensors overflows at it.
+LARGEST_PRODUCT = 2.0**9
+#: Magnitude of a finite poison among values and cotangents.
+LARGE = 2.0**4
+
+
+def used(problem: Problem, side: str) -> np.ndarray:
+    """Return the number of queries or keys of each batch entry, integers [B]."""
+    return problem.used_queries if side == "q" else problem.end_keys
+
+
+def one_of(problem: Problem, ways: int, about: str) -> int:
+    """Return a number below ``ways`` that depends on the shapes of the problem, and on what it is about."""
+    return int(chance(problem, about).integers(ways))
+
+
+def chance(problem: Problem, about: str) -> np.random.Generator:
+    """Return random numbers that depend on the shapes of the problem, and on what they are about."""
+    return np.random.default_rng((*problem.q.shape, *problem.k.shape, *problem.v.shape, *about.encode()))
+
+
+def stated_longest(problem: Problem, side: str) -> int:
+    """Return the largest length as a call states it: exact, or the axis of the problem, or a multiple of 128."""
+    longest, axis = int(used(problem, side).max(initial=0)), problem.lengths[{"q": "Q", "k": "K"}[side]]
+    return (longest, axis, -(-axis // 128) * 128)[one_of(problem, 3, f"longest {side}")]
+
+
+def poison(problem: Problem, name: str, unread: bool) -> float | None:
+    """Return the number in free slots among q, k or v; None for numbers of other queries and keys.
+
+    It is NaN if free slots are ``unread``, else a finite number. One problem in four, by its shapes, has numbers of
+    other queries and keys, which show where a NaN would be masked. A finite number times a query or key is at most
+    ``LARGEST_PRODUCT``, up to the rounding to its dtype. A sound kernel may compute such scores before it masks them,
+    and no stage of it may overflow then.
+    """
+    others, reach = one_of(problem, 4, "poison") == 0, 1.0
+    if (partner := {"q": problem.k, "k": problem.q}.get(name)) is not None:
+        finite = np.where(np.isfinite(partner), np.abs(partner), 0.0)
+        reach = max(1.0, abs(problem.scale_value)) * float(finite.sum(axis=-1).max(initial=1.0))
+    if others and (unread or reach * np.abs(getattr(problem, name)).max(initial=0.0) <= LARGEST_PRODUCT):
+        return None
+    large = LARGE if partner is None else LARGEST_PRODUCT / reach
+    return np.nan if unread else bits.nearest(np.array(large), problem.dtype_of(name)).item()
