@@ -6,6 +6,7 @@ A layout that lacks the batch axis, or the batch and head axes, holds one batch 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,7 @@ class Layout:
 
     def laid_out(self, x: Any) -> Any:
         """Return an array or tensor [B, H, S, D] in the layout; an axis that the layout lacks must have one entry."""
-        return self.without_lacking(_reordered(x, AXES, self._order)).reshape(self.shape(tuple(x.shape)))
+        return self.without_lacking(reordered(x, AXES, self._order)).reshape(self.shape(tuple(x.shape)))
 
     def read(self, x: Any, heads: int = 1) -> Any:
         """Return an array or tensor of the layout as [B, H, S, D]; the inverse of :meth:`laid_out`.
@@ -54,7 +55,7 @@ class Layout:
         lengths = dict.fromkeys(self.lacks, 1)
         for joined, length in zip(self.axes, x.shape, strict=True):
             lengths |= {"H": heads, "D": length // heads} if joined == "HD" else {joined: length}
-        return _reordered(x.reshape([lengths[axis] for axis in self._order]), self._order, AXES)
+        return reordered(x.reshape([lengths[axis] for axis in self._order]), self._order, AXES)
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape in the layout of a tensor of shape [B, H, S, D]."""
@@ -78,7 +79,7 @@ class Layout:
         return tuple(dict(zip(self.axes, place, strict=True)).get(axis, 0) for axis in AXES)
 
 
-def _reordered(x: Any, given: str, wanted: str) -> Any:
+def reordered(x: Any, given: Sequence[str], wanted: Sequence[str]) -> Any:
     """Return an array or tensor whose axes are named ``given``, with its axes in the order ``wanted``."""
     now = list(given)
     for place, axis in enumerate(wanted):

@@ -5,6 +5,8 @@ Equal shapes are handed over alike, so that a call for other numbers has the sam
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from attn_spec.numbers import bits
@@ -15,27 +17,39 @@ from attn_spec.problem.problem import Problem
 LARGEST_PRODUCT = 2.0**9
 #: Magnitude of a finite poison among values and cotangents.
 LARGE = 2.0**4
+#: Keys of a page, one of which the shapes of a problem choose.
+PAGE_SIZES = (16, 1, 4, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Choices of a call that change no answer: they are drawn from the shapes of a problem."""
+
+    #: Names of choices that are drawn a second time, so that a call differs from another one in these alone.
+    redrawn: frozenset[str] = frozenset()
+
+    def one_of(self, problem: Problem, ways: int, about: str) -> int:
+        """Return a number below ``ways`` that depends on the shapes of the problem, and on what it is about."""
+        return int(self.chance(problem, about).integers(ways))
+
+    def chance(self, problem: Problem, about: str) -> np.random.Generator:
+        """Return random numbers that depend on the shapes of the problem, and on what they are about."""
+        again = (1,) if about in self.redrawn else ()
+        return np.random.default_rng((*problem.q.shape, *problem.k.shape, *problem.v.shape, *about.encode(), *again))
+
+    def stated_longest(self, problem: Problem, side: str) -> int:
+        """Return the largest length as a call states it: exact, or the axis of the problem, or a multiple of 128."""
+        longest, axis = int(used(problem, side).max(initial=0)), problem.lengths[{"q": "Q", "k": "K"}[side]]
+        return (longest, axis, -(-axis // 128) * 128)[self.one_of(problem, 3, f"longest {side}")]
+
+
+#: Every choice as the shapes of a problem draw it first.
+DRAWN_ONCE = Placement()
 
 
 def used(problem: Problem, side: str) -> np.ndarray:
     """Return the number of queries or keys of each batch entry, integers [B]."""
     return problem.used_queries if side == "q" else problem.end_keys
-
-
-def one_of(problem: Problem, ways: int, about: str) -> int:
-    """Return a number below ``ways`` that depends on the shapes of the problem, and on what it is about."""
-    return int(chance(problem, about).integers(ways))
-
-
-def chance(problem: Problem, about: str) -> np.random.Generator:
-    """Return random numbers that depend on the shapes of the problem, and on what they are about."""
-    return np.random.default_rng((*problem.q.shape, *problem.k.shape, *problem.v.shape, *about.encode()))
-
-
-def stated_longest(problem: Problem, side: str) -> int:
-    """Return the largest length as a call states it: exact, or the axis of the problem, or a multiple of 128."""
-    longest, axis = int(used(problem, side).max(initial=0)), problem.lengths[{"q": "Q", "k": "K"}[side]]
-    return (longest, axis, -(-axis // 128) * 128)[one_of(problem, 3, f"longest {side}")]
 
 
 def poison(problem: Problem, name: str, unread: bool) -> float | None:
@@ -46,7 +60,7 @@ def poison(problem: Problem, name: str, unread: bool) -> float | None:
     ``LARGEST_PRODUCT``, up to the rounding to its dtype. A sound kernel may compute such scores before it masks them,
     and no stage of it may overflow then.
     """
-    others, reach = one_of(problem, 4, "poison") == 0, 1.0
+    others, reach = DRAWN_ONCE.one_of(problem, 4, "poison") == 0, 1.0
     if (partner := {"q": problem.k, "k": problem.q}.get(name)) is not None:
         finite = np.where(np.isfinite(partner), np.abs(partner), 0.0)
         reach = max(1.0, abs(problem.scale_value)) * float(finite.sum(axis=-1).max(initial=1.0))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.packed import Packed
+from attn_spec.kernels.places import Bounds, Places
 from attn_spec.kernels.presentations import PRESENTATIONS
 
 from .lengths import ALONE, CORNER, WITHOUT_KEYS
@@ -19,24 +21,31 @@ from .mutants import introduce
 
 #: First slot and length of each sequence, integers [B] each.
 Sequences = tuple[np.ndarray, np.ndarray]
+#: Fields of a packed presentation, by side.
+SIDES = {"q": "queries", "k": "keys"}
 #: Options and abilities of the kernel that reads wrongly.
 TAKES = ("scale", "causal", "causal_alignment", "window", "alibi_slopes", "gqa", "dv", "cross", "empty", "lse")
 
 
-def packed_mutant(*, source: str, named_by: str, presentation: str = "THD") -> Callable[[type[Packed]], type[Packed]]:
-    """Register a presentation in which a sound kernel reads its arguments, other than the one that hands them over."""
+def packed_mutant(
+    *, source: str, named_by: str, presentation: str = "THD", of: str = "k", supports: Iterable[str] = TAKES
+) -> Callable[[type[Places]], type[Places]]:
+    """Register places where a sound kernel looks for queries ("q") or keys ("k"), other than those they lie in."""
 
-    def register(wrong: type[Packed]) -> type[Packed]:
+    def register(wrong: type[Places]) -> type[Places]:
         def build(name: str, dtype: str) -> Kernel:
             own = PRESENTATIONS[presentation]
+            assert isinstance(own, Packed)
+            right = own.places(of)
+            read = wrong(**{item.name: getattr(right, item.name) for item in fields(right)})
             declared = {
                 "dtypes": (dtype,),
                 "contract": "fused",
-                "supports": TAKES,
+                "supports": supports,
                 "conventions": {"unused": "unread"},
                 "presentation": presentation,
             }
-            return emulate_both(name, PRECISE, reads=wrong(says=own.says, layout=own.layout), **declared)
+            return emulate_both(name, PRECISE, reads=replace(own, **{SIDES[of]: read}), **declared)
 
         return introduce(wrong, build, source=source, named_by=named_by, dtype="float32")
 
@@ -49,81 +58,79 @@ def clipped(starts: np.ndarray, lengths: np.ndarray, count: int) -> Sequences:
 
 
 @packed_mutant(source="huggingface/transformers#46634", named_by=ALONE)
-class OneBoundary(Packed):
+class OneBoundary(Bounds):
     """Every sequence behind the first begins one key too early."""
 
-    def sequences(self, side: str, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
-        starts, lengths = super().sequences(side, buffer, arguments)
-        return (np.maximum(starts - (side == "k") * (np.arange(len(starts)) > 0), 0), lengths)
+    def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
+        starts, lengths = super().sequences(buffer, arguments)
+        return np.maximum(starts - (np.arange(len(starts)) > 0), 0), lengths
 
 
 @packed_mutant(source="Dao-AILab/flash-attention#2333", named_by=ALONE)
-class KeysEndAtTheBuffer(Packed):
+class KeysEndAtTheBuffer(Bounds):
     """The keys of the last sequence end where the buffer ends."""
 
-    def sequences(self, side: str, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
-        starts, lengths = super().sequences(side, buffer, arguments)
-        last = (side == "k") & (np.arange(len(starts)) == len(starts) - 1)
+    def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
+        starts, lengths = super().sequences(buffer, arguments)
+        last = np.arange(len(starts)) == len(starts) - 1
         return starts, np.where(last, math.prod(buffer) - starts, lengths)
 
 
 @packed_mutant(source="thu-ml/SageAttention#26", named_by=ALONE)
-class QueryBoundsForKeys(Packed):
+class QueryBoundsForKeys(Bounds):
     """The bounds of the queries are taken for those of the keys."""
 
-    def sequences(self, side: str, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
-        del side
-        return clipped(*super().sequences("q", buffer, arguments), math.prod(buffer))
+    def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
+        of_queries = replace(self, side="q")
+        return clipped(*Bounds.sequences(of_queries, buffer, arguments), math.prod(buffer))
 
 
 @packed_mutant(source="made up: a grid of max_seqlen_k keys without a bound of its own", named_by=ALONE)
-class LongestForEachLength(Packed):
+class LongestForEachLength(Bounds):
     """Each sequence has as many keys as max_seqlen_k states."""
 
-    def sequences(self, side: str, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
-        starts, lengths = super().sequences(side, buffer, arguments)
-        if side == "k":
-            lengths = np.full(lengths.shape, arguments["max_seqlen_k"])
+    def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
+        starts, lengths = super().sequences(buffer, arguments)
+        lengths = np.full(lengths.shape, arguments["max_seqlen_k"])
         return clipped(starts, lengths, math.prod(buffer))
 
 
 @packed_mutant(source="made up: offsets b * max_seqlen_k of a padded batch in a packed buffer", named_by=ALONE)
-class OffsetsOfAPaddedBatch(Packed):
+class OffsetsOfAPaddedBatch(Bounds):
     """A sequence begins at its number times max_seqlen_k, as if the batch were padded."""
 
-    def sequences(self, side: str, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
-        starts, lengths = super().sequences(side, buffer, arguments)
-        if side == "k":
-            starts = np.minimum(np.arange(len(starts)) * arguments["max_seqlen_k"], math.prod(buffer))
+    def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
+        starts, lengths = super().sequences(buffer, arguments)
+        starts = np.minimum(np.arange(len(starts)) * arguments["max_seqlen_k"], math.prod(buffer))
         return clipped(starts, lengths, math.prod(buffer))
 
 
 @packed_mutant(source="Dao-AILab/flash-attention#1619, Dao-AILab/flash-attention#1713", named_by=WITHOUT_KEYS)
-class EmptySequenceTakesTheNext(Packed):
+class EmptySequenceTakesTheNext(Bounds):
     """A sequence without keys gets those of the next sequence that has some."""
 
-    def sequences(self, side: str, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
-        starts, lengths = super().sequences(side, buffer, arguments)
-        for entry in reversed(range(len(lengths) - 1)) if side == "k" else ():
+    def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
+        starts, lengths = super().sequences(buffer, arguments)
+        for entry in reversed(range(len(lengths) - 1)):
             if lengths[entry] == 0:
                 lengths[entry] = lengths[entry + 1]
         return starts, lengths
 
 
 @packed_mutant(source="made up: a grid that is sized by the first sequence", named_by=ALONE)
-class GridOfTheFirstSequence(Packed):
+class GridOfTheFirstSequence(Bounds):
     """No sequence has more keys than the first one."""
 
-    def sequences(self, side: str, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
-        starts, lengths = super().sequences(side, buffer, arguments)
-        return starts, np.minimum(lengths, lengths[:1]) if side == "k" else lengths
+    def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
+        starts, lengths = super().sequences(buffer, arguments)
+        return starts, np.minimum(lengths, lengths[:1])
 
 
-@packed_mutant(source="made up: the bound behind a sequence taken for its last slot", named_by=CORNER)
-class LastQueryLeftOut(Packed):
+@packed_mutant(source="made up: the bound behind a sequence taken for its last slot", named_by=CORNER, of="q")
+class LastQueryLeftOut(Bounds):
     """The last sequence has one query less than its bounds say, where it has several."""
 
-    def sequences(self, side: str, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
-        starts, lengths = super().sequences(side, buffer, arguments)
-        last = (side == "q") & (np.arange(len(starts)) == len(starts) - 1)
+    def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
+        starts, lengths = super().sequences(buffer, arguments)
+        last = np.arange(len(starts)) == len(starts) - 1
         return starts, np.where(last & (lengths > 1), lengths - 1, lengths)

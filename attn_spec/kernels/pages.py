@@ -1,0 +1,138 @@
+"""Pages of a cache: keys and values lie in pages of equal size, and a table lists the pages of each sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attn_spec.kernels import slots
+from attn_spec.kernels.placement import PAGE_SIZES, Placement, used
+from attn_spec.kernels.places import Further, Places, integers
+from attn_spec.kernels.slots import Slots
+from attn_spec.problem.problem import Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pages(Places):
+    """Keys and values in caches [pages, page size, Hkv, D].
+
+    ``seqused_k``, int32 [B], is the number of keys of each sequence. Key j is in the page ``block_table[b, j // size]``
+    at the place j % size; the table is int32 [B, ..]. Pages lie in an order of chance, which follows from the shapes of
+    a problem. Pages of no sequence are poison, and so is what lies behind the last key in its page. The table names a
+    page of no sequence behind the pages of each one.
+    """
+
+    side: str = "k"
+    axes: tuple[str, ...] = ("pages", "size", "H", "D")
+    #: True if a number that is at least the largest length is passed, ``max_seqlen_k``.
+    states_longest: bool = True
+
+    @property
+    def says_where(self) -> tuple[str, ...]:
+        return ("block_table", "seqused_k", *(("max_seqlen_k",) if self.states_longest else ()))
+
+    def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
+        size = self.size(problem, placement)
+        return (problem.batch * -(-problem.key_length // size) + 2, size)
+
+    def size(self, problem: Problem, placement: Placement) -> int:
+        """Return the number of keys of a page for a problem."""
+        return PAGE_SIZES[placement.one_of(problem, len(PAGE_SIZES), "page size")]
+
+    def further(self, problem: Problem, placement: Placement) -> Further:
+        table, needed = self.drawn(problem, placement)
+        found = self.stated(problem, placement, table, needed)
+        if self.states_longest:
+            found["max_seqlen_k"] = placement.stated_longest(problem, "k")
+        return found
+
+    def stated(self, problem: Problem, placement: Placement, table: np.ndarray, needed: np.ndarray) -> Further:
+        """Return the arguments that list the pages of each sequence: the first ``needed`` [B] in its row of a table."""
+        del placement, needed
+        return {"block_table": table.astype(np.int32), "seqused_k": used(problem, "k").astype(np.int32)}
+
+    def drawn(self, problem: Problem, placement: Placement) -> tuple[np.ndarray, np.ndarray]:
+        """Return a table of pages [B, ..], with a page of no sequence behind those of each one, and how many it needs.
+
+        Each row is longer by one page than the longest sequence could need.
+        """
+        pages, size = self.pool(self.buffer(problem, placement))
+        most = -(-problem.key_length // size)
+        order = placement.chance(problem, "pages").permutation(pages)
+        own = np.append(
+            order[: problem.batch * most].reshape(problem.batch, most), np.zeros((problem.batch, 1)), axis=1
+        )
+        needed = -(-used(problem, "k") // size)
+        return np.where(np.arange(most + 1) < needed[:, None], own, order[-1]).astype(np.int64), needed
+
+    def pool(self, buffer: tuple[int, ...]) -> tuple[int, int]:
+        """Return the number of pages and their size, from the lengths of the axes of slots."""
+        pages, size = buffer
+        return pages, size
+
+    def slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int | None = None) -> Slots:
+        table, lengths = self.pages(buffer, arguments)
+        return slots.paged(table, lengths, int(lengths.max(initial=0)) if most is None else most, *self.pool(buffer))
+
+    def pages(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pages [B, ..] and the number of keys [B] of each sequence, as the arguments of a call say."""
+        del buffer
+        return integers(arguments["block_table"]), integers(arguments["seqused_k"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedPages(Pages):
+    """Keys and values in caches whose pages are listed in compressed rows.
+
+    Sequence b has the pages ``kv_indices[kv_indptr[b] : kv_indptr[b + 1]]``, and ``kv_last_page_len[b]`` of the keys in
+    the last one, from 1 to the size of a page. A sequence without pages has that size there, so that one formula gives
+    every length: the size times the number of pages less one, and the length of the last page. Without an axis of a
+    page, pages have one key, and ``kv_last_page_len`` is not passed. All three are int32.
+    """
+
+    states_longest: bool = False
+
+    @property
+    def has_sizes(self) -> bool:
+        """True if a page may have several keys."""
+        return "size" in self.axes
+
+    @property
+    def says_where(self) -> tuple[str, ...]:
+        return ("kv_indptr", "kv_indices", *(("kv_last_page_len",) if self.has_sizes else ()))
+
+    def size(self, problem: Problem, placement: Placement) -> int:
+        return super().size(problem, placement) if self.has_sizes else 1
+
+    def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
+        return super().buffer(problem, placement)[: 2 if self.has_sizes else 1]
+
+    def pool(self, buffer: tuple[int, ...]) -> tuple[int, int]:
+        return super().pool(buffer if self.has_sizes else (*buffer, 1))
+
+    def stated(self, problem: Problem, placement: Placement, table: np.ndarray, needed: np.ndarray) -> Further:
+        rows = [row[:count] for row, count in zip(table, needed, strict=True)]
+        tail = table[:, -1] if len(table) else []  # pages of no sequence, behind those of all
+        found: Further = {
+            "kv_indptr": np.concatenate([[0], np.cumsum(needed)]).astype(np.int32),
+            "kv_indices": np.concatenate([*rows, tail]).astype(np.int32),
+        }
+        if self.has_sizes:
+            size = self.size(problem, placement)
+            lengths = used(problem, "k") - np.maximum(needed - 1, 0) * size
+            found["kv_last_page_len"] = np.where(needed > 0, lengths, size).astype(np.int32)
+        return found
+
+    def pages(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        bounds, listed = integers(arguments["kv_indptr"]), integers(arguments["kv_indices"])
+        _, size = self.pool(buffer)
+        needed = np.diff(bounds)
+        last = integers(arguments["kv_last_page_len"]) if self.has_sizes else 1
+        columns = np.arange(int(needed.max(initial=0)) + 1)
+        if not len(listed):
+            return np.zeros((len(needed), len(columns)), dtype=np.int64), needed
+        places = np.minimum(bounds[:-1, None] + columns, len(listed) - 1)
+        return listed[places], np.where(needed > 0, (needed - 1) * size + last, 0)

@@ -1,0 +1,212 @@
+"""Places of queries or keys: how the sequences of a problem lie in a buffer, and which arguments of a call say so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attn_spec.kernels import slots
+from attn_spec.kernels.frameworks.framework import values_of
+from attn_spec.kernels.layout import reordered
+from attn_spec.kernels.placement import Placement, used
+from attn_spec.kernels.slots import Slots
+from attn_spec.problem.problem import Problem
+
+#: Free slots behind the last query or key of a packed buffer, at least.
+SPARE = 3
+#: Free slots between two sequences of a buffer with gaps, at most.
+GAP = 3
+#: Arguments of a call beside its tensors, by name.
+Further = dict[str, int | np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Places of the queries or the keys of a problem; each way in which arguments say so is a class."""
+
+    #: Tensors that lie there: queries, "q", or keys and values, "k".
+    side: str
+    #: Axes of a tensor: "H" and "D", and axes of slots.
+    axes: tuple[str, ...] = ("T", "H", "D")
+    #: Axes of the log-sum-exp, if queries lie there: "H", and axes of slots.
+    of_rows: tuple[str, ...] = ("H", "T")
+
+    @property
+    def carries(self) -> frozenset[str]:
+        """Options that the arguments say."""
+        return frozenset({f"seqused_{self.side}"})
+
+    @property
+    def says_where(self) -> tuple[str, ...]:
+        """Names of the arguments that say where sequences lie."""
+        raise NotImplementedError
+
+    def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
+        """Return the lengths of the axes of slots for a problem."""
+        raise NotImplementedError
+
+    def further(self, problem: Problem, placement: Placement) -> Further:
+        """Return the arguments that say where the sequences of a problem lie."""
+        raise NotImplementedError
+
+    def slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int | None = None) -> Slots:
+        """Return the slots of each sequence in a buffer of these lengths, as the arguments of a call say.
+
+        ``most`` is the length of the problem's axis, by default that of the longest sequence.
+        """
+        raise NotImplementedError
+
+    def own_slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int) -> Slots:
+        """Return the slots of each sequence and those behind it that are no other sequence's."""
+        return self.slots(buffer, arguments, most)
+
+    def lies(self, axes: Sequence[str], shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the lengths of the axes of slots among axes of this shape."""
+        return tuple(length for axis, length in zip(axes, shape, strict=True) if axis not in ("H", "D"))
+
+    def laid_out(self, axes: Sequence[str], filled: Any, buffer: tuple[int, ...]) -> Any:
+        """Return slots [count, H, ..] as a tensor with these axes, whose axes of slots have the lengths of a buffer."""
+        given = [*(axis for axis in axes if axis not in ("H", "D")), "H", *("D" for axis in axes if axis == "D")]
+        return reordered(filled.reshape(*buffer, *filled.shape[1:]), given, axes)
+
+    def flat(self, axes: Sequence[str], x: Any) -> Any:
+        """Return a tensor with these axes as slots [count, H, ..]; the inverse of :meth:`laid_out`."""
+        wanted = [*(axis for axis in axes if axis not in ("H", "D")), "H", *("D" for axis in axes if axis == "D")]
+        own = reordered(x, axes, wanted)
+        kept = wanted.index("H")
+        return own.reshape(math.prod(own.shape[:kept]), *own.shape[kept:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds(Places):
+    """Sequences one behind the other: bounds, int32 [B + 1], say where each begins and the last one ends.
+
+    The buffer is longer than all sequences together.
+    """
+
+    #: Name of the bounds; empty for ``cu_seqlens_q`` or ``cu_seqlens_k``.
+    bounds: str = ""
+    #: True if ``cu_seqlens_q_padded`` or ``cu_seqlens_k_padded`` says where sequences begin, with gaps between them.
+    gaps: bool = False
+    #: True if a number that is at least the largest length is passed, ``max_seqlen_q`` or ``max_seqlen_k``.
+    states_longest: bool = True
+
+    @property
+    def name(self) -> str:
+        """Name of the bounds."""
+        return self.bounds or f"cu_seqlens_{self.side}"
+
+    @property
+    def says_where(self) -> tuple[str, ...]:
+        padded = (f"{self.name}_padded",) if self.gaps else ()
+        return (self.name, *padded, *((f"max_seqlen_{self.side}",) if self.states_longest else ()))
+
+    def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
+        del placement
+        longest = problem.query_length if self.side == "q" else problem.key_length
+        return (problem.batch * (longest + (GAP if self.gaps else 0)) + SPARE,)
+
+    def further(self, problem: Problem, placement: Placement) -> Further:
+        lengths = used(problem, self.side)
+        found: Further = {self.name: _ends(lengths)}
+        if self.gaps:
+            gaps = placement.chance(problem, f"gaps {self.side}").integers(GAP + 1, size=problem.batch)
+            found[f"{self.name}_padded"] = _ends(lengths + gaps)
+        if self.states_longest:
+            found[f"max_seqlen_{self.side}"] = placement.stated_longest(problem, self.side)
+        return found
+
+    def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first slot and the length of each sequence, integers [B], as the arguments of a call say."""
+        del buffer
+        bounds = integers(arguments[self.name])
+        starts = integers(arguments[f"{self.name}_padded"]) if self.gaps else bounds
+        return starts[:-1], np.diff(bounds)
+
+    def slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int | None = None) -> Slots:
+        starts, lengths = self.sequences(buffer, arguments)
+        longest = int(lengths.max(initial=0)) if most is None else most
+        return slots.packed(starts, lengths, longest, math.prod(buffer))
+
+    def own_slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int) -> Slots:
+        if not self.gaps:
+            return self.slots(buffer, arguments, most)
+        padded = integers(arguments[f"{self.name}_padded"])
+        return slots.packed(padded[:-1], np.diff(padded), most, math.prod(buffer))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rectangle(Places):
+    """Sequences in the rows of a rectangle [B, S, H, D]: lengths, int32 [B], say how many slots of a row are used."""
+
+    axes: tuple[str, ...] = ("B", "S", "H", "D")
+    of_rows: tuple[str, ...] = ("B", "H", "S")
+
+    @property
+    def says_where(self) -> tuple[str, ...]:
+        return (f"seqused_{self.side}",)
+
+    def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
+        del placement
+        return (problem.batch, problem.query_length if self.side == "q" else problem.key_length)
+
+    def further(self, problem: Problem, placement: Placement) -> Further:
+        del placement
+        return {f"seqused_{self.side}": used(problem, self.side).astype(np.int32)}
+
+    def lengths(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> np.ndarray:
+        """Return the length of each sequence, integers [B], as the arguments of a call say."""
+        del buffer
+        return integers(arguments[f"seqused_{self.side}"])
+
+    def slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int | None = None) -> Slots:
+        return self._rows(buffer, self.lengths(buffer, arguments), buffer[1] if most is None else most)
+
+    def own_slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int) -> Slots:
+        del arguments
+        return self._rows(buffer, np.full(buffer[0], buffer[1]), most)
+
+    def _rows(self, buffer: tuple[int, ...], lengths: np.ndarray, most: int) -> Slots:
+        return slots.packed(np.arange(buffer[0]) * buffer[1], lengths, most, math.prod(buffer))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneEach(Places):
+    """One query of each sequence: [B, H, D]."""
+
+    axes: tuple[str, ...] = ("B", "H", "D")
+    of_rows: tuple[str, ...] = ("B", "H")
+
+    @property
+    def carries(self) -> frozenset[str]:
+        return frozenset()
+
+    @property
+    def says_where(self) -> tuple[str, ...]:
+        return ()
+
+    def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
+        del placement
+        return (problem.batch,)
+
+    def further(self, problem: Problem, placement: Placement) -> Further:
+        del problem, placement
+        return {}
+
+    def slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int | None = None) -> Slots:
+        del arguments, most
+        return Slots(buffer[0], np.arange(buffer[0])[:, None])
+
+
+def integers(x: Any) -> np.ndarray:
+    """Return an integer tensor of any framework as int64."""
+    return values_of(x).astype(np.int64)
+
+
+def _ends(lengths: np.ndarray) -> np.ndarray:
+    """Return where sequences of these lengths [B] begin, and where the last one ends, int32 [B + 1]."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
