@@ -228,8 +228,8 @@ def test_a_sequence_without_keys_follows_the_convention(subject: Subject, proble
     needs=("seqused_q",),
     problems=of_queries,
     not_applicable=lambda own: (
-        "a packed call has no such rows"
-        if own.presentation.carries
+        "its calls have no such rows"
+        if not own.presentation.has_unused_rows
         else ""
         if own.conventions.unused_rows == "zero"
         else "it says nothing of such rows"

@@ -154,9 +154,9 @@ def _with_limits(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _carried(presentation: Any) -> frozenset[str]:
-    """Return the options that every call in a presentation carries; none if it does not exist."""
+    """Return the options and abilities that every call in a presentation has; none if it does not exist."""
     row = PRESENTATIONS.get(presentation)
-    return frozenset() if row is None else row.carries
+    return frozenset() if row is None else row.carries | row.asks_for
 
 
 def _contracts(declared: str | Contract | Mapping[str, str | Contract]) -> Contract | dict[str, Contract]:
@@ -195,7 +195,6 @@ def _check(declared: Kernel) -> None:
     if not declared.slowness > 0:
         raise KernelError(f"{declared.name}: slowness must be more than 0, not {declared.slowness!r}")
     _check_options(declared)
-    _check_limits(declared)
     _check_defects(declared)
     for name, value, allowed in (
         ("framework", declared.framework, frameworks.known()),
@@ -205,6 +204,7 @@ def _check(declared: Kernel) -> None:
         if value not in allowed:
             raise KernelError(f"{declared.name}: {name} must be one of {', '.join(allowed)}, not {value!r}")
     _check_presentation(declared)
+    _check_limits(declared)
 
 
 def _check_presentation(declared: Kernel) -> None:
@@ -212,8 +212,8 @@ def _check_presentation(declared: Kernel) -> None:
     shown = PRESENTATIONS[declared.presentation]
     if unsaid := sorted(name for name in declared.supports if not shown.can_say(name)):
         raise KernelError(
-            f"{declared.name}: a call in the presentation {declared.presentation} cannot pass {unsaid[0]}, which has "
-            f"numbers for each query or key of a rectangle; leave {unsaid[0]} out of supports"
+            f"{declared.name}: a call in the presentation {declared.presentation} cannot pass {unsaid[0]}, "
+            f"{shown.refusal(unsaid[0])}; leave {unsaid[0]} out of supports"
         )
     if declared.merge is not None and not shown.can_say(declared.merge):
         raise KernelError(
@@ -265,14 +265,10 @@ def _check_owners(declared: Kernel) -> None:
 def _check_limits(declared: Kernel) -> None:
     limits = declared.limits
     _check_always(declared)
-    for name in ("head_dims", "query_lengths"):
+    for name in ("head_dims", "query_lengths", "page_sizes"):
         lengths = getattr(limits, name)
         if lengths is not None and not (isinstance(lengths, tuple) and lengths and all(map(_is_count, lengths))):
             raise KernelError(f"{declared.name}: {name} must be a tuple of numbers of at least 1, not {lengths!r}")
-    if limits.query_lengths == (1,) and "cross" not in declared.supports:
-        raise KernelError(
-            f"{declared.name}: query_lengths=(1,) needs 'cross' in supports: without it key length = query length = 1"
-        )
     if limits.largest_position is not None and not _is_count(limits.largest_position):
         found = limits.largest_position
         raise KernelError(f"{declared.name}: largest_position must be a number of at least 1, not {found!r}")
@@ -282,6 +278,25 @@ def _check_limits(declared: Kernel) -> None:
         raise KernelError(f"{declared.name}: multiples must be of the axes 'Q' and 'K', not {limits.multiples!r}")
     if not all(map(_is_count, limits.multiples.values())):
         raise KernelError(f"{declared.name}: multiples must be numbers of at least 1, not {limits.multiples!r}")
+    _check_contradictions(declared)
+
+
+def _check_contradictions(declared: Kernel) -> None:
+    """Raise :class:`KernelError` if limits leave no problem, or contradict the presentation or the abilities."""
+    limits = declared.limits
+    if limits.page_sizes is not None and not PRESENTATIONS[declared.presentation].has_pages:
+        raise KernelError(f"{declared.name}: page_sizes limit caches, and a call as {declared.presentation} has none")
+    if limits.equal_lengths and "cross" in declared.supports:
+        raise KernelError(f"{declared.name}: with equal_lengths no problem uses cross; leave cross out of supports")
+    if limits.query_lengths == (1,) and "cross" not in declared.supports:
+        raise KernelError(
+            f"{declared.name}: query_lengths=(1,) needs 'cross' in supports: without it key length = query length = 1"
+        )
+    if limits.query_lengths is not None and all(length % limits.step("Q") for length in limits.query_lengths):
+        raise KernelError(
+            f"{declared.name}: none of query_lengths={limits.query_lengths} is a multiple of {limits.step('Q')}, as "
+            "multiples= asks of the axis 'Q'"
+        )
 
 
 def _check_always(declared: Kernel) -> None:

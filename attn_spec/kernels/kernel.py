@@ -16,6 +16,7 @@ from attn_spec.kernels.defects import Defect
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.frameworks.framework import Framework
 from attn_spec.kernels.limits import Limits
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.dtypes import INPUTS, Dtypes, simplified
@@ -102,6 +103,17 @@ class Kernel:
     #: ``(dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias])``, or a dict of these by name. None: the
     #: framework differentiates.
     backward_function: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Narrow the limits to those of the presentation. Raises :class:`KernelError` if nothing is within both."""
+        if (shown := PRESENTATIONS.get(self.presentation)) is None:
+            return  # the declaration tells which names there are
+        try:
+            object.__setattr__(self, "limits", self.limits.within(shown.limits))
+        except ValueError as error:
+            raise KernelError(
+                f"{self.name}: {error}, which calls in the presentation {self.presentation} have"
+            ) from error
 
     def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Declare ``function`` as this kernel's backward pass; a decorator: ``@attention.backward``.

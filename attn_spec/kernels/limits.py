@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,6 +30,10 @@ class Limits:
     keys_reach_queries: bool = False
     #: Least number of keys of each sequence: 1 if a sequence without keys is never asked for.
     least_keys: int = 0
+    #: True if each sequence has as many keys as queries, as in self-attention.
+    equal_lengths: bool = False
+    #: Numbers of keys that a page of a cache may have; None is any.
+    page_sizes: tuple[int, ...] | None = None
     #: Largest position of ``rotary``, for instance the last row of a table of cosines; None is any.
     largest_position: int | None = None
     #: True if the scale must be above 0, as in a kernel that takes the maximum of unscaled scores.
@@ -51,7 +55,19 @@ class Limits:
     @property
     def of_sequences(self) -> bool:
         """True if a limit restricts the lengths of sequences."""
-        return self.query_lengths is not None or self.keys_reach_queries or self.least_keys > 0
+        return self.query_lengths is not None or self.keys_reach_queries or self.equal_lengths or self.least_keys > 0
+
+    def within(self, other: Limits) -> Limits:
+        """Return these limits with those that ``other`` sets to the lengths of sequences.
+
+        Raises :class:`ValueError` if no number of queries is within both.
+        """
+        common = self.query_lengths if other.query_lengths is None else other.query_lengths
+        if other.query_lengths is not None and isinstance(self.query_lengths, tuple):
+            common = tuple(n for n in other.query_lengths if n in self.query_lengths)
+            if not common:
+                raise ValueError(f"query_lengths={self.query_lengths} has none of the lengths {other.query_lengths}")
+        return replace(self, query_lengths=common, equal_lengths=self.equal_lengths or other.equal_lengths)
 
     def refusal(self, problem: Problem) -> str:
         """Return why the kernel does not take the problem; an empty text if it does."""
@@ -80,19 +96,26 @@ class Limits:
         for axis, length in (("Q", Q), ("K", K)):
             if length % self.step(axis):
                 yield f"the length of {axis} must be a multiple of {self.step(axis)}"
-        queries, keys = problem.used_queries, np.maximum(problem.end_keys - problem.first_keys, 0)
-        if self.query_lengths is not None and not {Q, *queries[queries > 0].tolist()} <= set(self.query_lengths):
-            yield f"the number of queries must be among {self.query_lengths}"
-        if self.keys_reach_queries and (K < Q or (keys < queries).any()):
-            yield "there must be a key for every query"
-        if keys.min(initial=self.least_keys) < self.least_keys:
-            yield f"each sequence must have at least {self.least_keys} keys"
+        yield from self._reasons_of_lengths(problem)
         if self.largest_position is not None and largest_position(problem) > self.largest_position:
             yield f"positions must be at most {self.largest_position}"
         if self.positive_scale and problem.scale_value <= 0:
             yield "the scale must be above 0"
         yield from (f"it always uses {name}" for name in self.always if name not in used)
         yield from (f"it does not combine {' and '.join(pair)}" for pair in self.exclusive if used.issuperset(pair))
+
+    def _reasons_of_lengths(self, problem: Problem) -> Iterator[str]:
+        """Yield why the kernel does not take the lengths of the sequences of a problem."""
+        Q, K = problem.query_length, problem.key_length
+        queries, keys = problem.used_queries, np.maximum(problem.end_keys - problem.first_keys, 0)
+        if self.query_lengths is not None and not {Q, *queries[queries > 0].tolist()} <= set(self.query_lengths):
+            yield f"the number of queries must be among {self.query_lengths}"
+        if self.equal_lengths and (K != Q or (problem.end_keys != queries).any() or problem.first_keys.any()):
+            yield "there must be as many keys as queries"
+        if self.keys_reach_queries and (K < Q or (keys < queries).any()):
+            yield "there must be a key for every query"
+        if keys.min(initial=self.least_keys) < self.least_keys:
+            yield f"each sequence must have at least {self.least_keys} keys"
 
 
 def largest_position(problem: Problem) -> int:

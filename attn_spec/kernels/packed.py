@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.kernels import memory, placement
+from attn_spec.kernels.pages import Pages
 from attn_spec.kernels.placement import Placement
 from attn_spec.kernels.places import Further, Places
 from attn_spec.kernels.presentation import LAID_OUT, Handed, Presentation, shape_of
@@ -57,23 +58,35 @@ class Packed(Presentation):
 
     @property
     def says_where(self) -> tuple[str, ...]:
-        """Names of the arguments that say where the sequences lie."""
         return (*self.queries.says_where, *self.keys.says_where)
 
     def placed(self, placement: Placement) -> Packed:
         """Return the presentation with other choices that change no answer."""
         return replace(self, placement=placement)
 
-    def can_say(self, option: str) -> bool:
-        """Return whether a call can pass an option, or what an ability needs.
+    @property
+    def has_pages(self) -> bool:
+        return isinstance(self.keys, Pages)
 
-        It can unless the option, or the one that it belongs to, has a number for each query or key of a rectangle, or
-        is a length that the arguments do not say.
+    @property
+    def has_unused_rows(self) -> bool:
+        return self.queries.has_slots_behind
+
+    def refusal(self, option: str) -> str:
+        """Return why a call cannot pass an option, or what an ability needs; empty if it can.
+
+        An option cannot be passed that has a number for each query or key of a rectangle, or is a length that the
+        arguments do not say; nor can what belongs to such an option.
         """
         row = OPTIONS.get(option)
+        if option in self.carries:
+            return ""
+        if row is not None and row.up_to:
+            return "since no argument says it"
+        if row is not None and row.tensor is not None and {"Q", "K"} & set(row.axes):
+            return "which has numbers for each query or key of a rectangle"
         owner = ABILITIES[option].of if row is None else row.of
-        has_places = row is not None and row.tensor is not None and bool({"Q", "K"} & {*row.axes, row.up_to})
-        return option in self.carries or (not has_places and (not owner or self.can_say(owner)))
+        return (owner and self.refusal(owner)) or super().refusal(option)
 
     def places(self, side: str) -> Places:
         """Return where queries ("q") or keys ("k") lie."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.kernels import slots
-from attn_spec.kernels.placement import PAGE_SIZES, Placement, used
+from attn_spec.kernels.placement import Placement, used
 from attn_spec.kernels.places import Further, Places, integers
 from attn_spec.kernels.slots import Slots
 from attn_spec.problem.problem import Problem
@@ -40,7 +40,7 @@ class Pages(Places):
 
     def size(self, problem: Problem, placement: Placement) -> int:
         """Return the number of keys of a page for a problem."""
-        return PAGE_SIZES[placement.one_of(problem, len(PAGE_SIZES), "page size")]
+        return placement.page_sizes[placement.one_of(problem, len(placement.page_sizes), "page size")]
 
     def further(self, problem: Problem, placement: Placement) -> Further:
         table, needed = self.drawn(problem, placement)

@@ -17,7 +17,7 @@ from attn_spec.problem.problem import Problem
 LARGEST_PRODUCT = 2.0**9
 #: Magnitude of a finite poison among values and cotangents.
 LARGE = 2.0**4
-#: Keys of a page, one of which the shapes of a problem choose.
+#: Numbers of keys of a page, unless a kernel takes some only.
 PAGE_SIZES = (16, 1, 4, 3)
 
 
@@ -27,6 +27,8 @@ class Placement:
 
     #: Names of choices that are drawn a second time, so that a call differs from another one in these alone.
     redrawn: frozenset[str] = frozenset()
+    #: Numbers of keys of a page, one of which the shapes of a problem choose.
+    page_sizes: tuple[int, ...] = PAGE_SIZES
 
     def one_of(self, problem: Problem, ways: int, about: str) -> int:
         """Return a number below ``ways`` that depends on the shapes of the problem, and on what it is about."""

@@ -45,6 +45,11 @@ class Places:
         """Names of the arguments that say where sequences lie."""
         raise NotImplementedError
 
+    @property
+    def has_slots_behind(self) -> bool:
+        """True if :meth:`own_slots` may have more slots than a sequence is long."""
+        return False
+
     def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
         """Return the lengths of the axes of slots for a problem."""
         raise NotImplementedError
@@ -105,6 +110,10 @@ class Bounds(Places):
         padded = (f"{self.name}_padded",) if self.gaps else ()
         return (self.name, *padded, *((f"max_seqlen_{self.side}",) if self.states_longest else ()))
 
+    @property
+    def has_slots_behind(self) -> bool:
+        return self.gaps
+
     def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
         del placement
         longest = problem.query_length if self.side == "q" else problem.key_length
@@ -149,6 +158,10 @@ class Rectangle(Places):
     @property
     def says_where(self) -> tuple[str, ...]:
         return (f"seqused_{self.side}",)
+
+    @property
+    def has_slots_behind(self) -> bool:
+        return True
 
     def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
         del placement

@@ -14,6 +14,8 @@ import numpy as np
 
 from attn_spec.kernels import memory
 from attn_spec.kernels.layout import Layout
+from attn_spec.kernels.limits import Limits
+from attn_spec.kernels.placement import Placement
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import QUANTITIES
@@ -49,6 +51,15 @@ class Presentation:
     layout: Layout
     #: Options that travel in the arguments of the presentation. They are not passed under names of their own.
     carries: frozenset[str] = frozenset()
+    #: Abilities that every call in the presentation asks for.
+    asks_for: frozenset[str] = frozenset()
+    #: Limits of the problems that a call can say, within which a kernel's own limits are.
+    limits: Limits = Limits()  # noqa: RUF009 -- a frozen value
+
+    @property
+    def says_where(self) -> tuple[str, ...]:
+        """Names of the arguments that say where the sequences of a problem lie."""
+        return ()
 
     @property
     def calls_once(self) -> bool:
@@ -65,10 +76,32 @@ class Presentation:
         """True if each call is given one head of one batch entry."""
         return "H" in self.layout.lacks
 
+    @property
+    def has_pages(self) -> bool:
+        """True if keys and values lie in pages of a cache."""
+        return False
+
+    @property
+    def has_unused_rows(self) -> bool:
+        """True if the output has places for queries that are not there."""
+        return True
+
+    def placed(self, placement: Placement) -> Presentation:
+        """Return the presentation with other choices that change no answer; without buffers there are none."""
+        del placement
+        return self
+
+    def refusal(self, option: str) -> str:
+        """Return why a call cannot pass an option, or what an ability needs; empty if it can."""
+        return (
+            "since its sequences have as many keys as queries"
+            if option == "cross" and self.limits.equal_lengths
+            else ""
+        )
+
     def can_say(self, option: str) -> bool:
         """Return whether a call can pass an option, or what an ability needs."""
-        del option
-        return True
+        return not self.refusal(option)
 
     def handed(self, problem: Problem, *, unread: bool = False) -> Handed:
         """Return the arguments of a call for one of the :meth:`parts` of a problem.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from attn_spec.kernels.layout import Layout
+from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.packed import Packed
-from attn_spec.kernels.pages import Pages
-from attn_spec.kernels.places import Bounds, Places
+from attn_spec.kernels.pages import ListedPages, Pages
+from attn_spec.kernels.places import Bounds, OneEach, Places, Rectangle
 from attn_spec.kernels.presentation import Presentation
 
 
@@ -13,12 +16,16 @@ def _presentation(says: str, *axes: str) -> Presentation:
     return Presentation(says=says, layout=Layout(axes))
 
 
-def _packed(says: str, queries: Places, keys: Places) -> Packed:
-    return Packed(says=says, layout=Layout(queries.axes), queries=queries, keys=keys)
+def _packed(says: str, queries: Places, keys: Places, **further: Any) -> Packed:
+    return Packed(says=says, layout=Layout(queries.axes), queries=queries, keys=keys, **further)
 
 
 #: Queries of sequences one behind the other.
 _QUERIES = Bounds(side="q")
+#: Bounds of queries under the name that lists of pages have beside them.
+_LISTED_QUERIES = Bounds(side="q", bounds="qo_indptr", states_longest=False)
+#: Limits of a call with one query of each sequence, and the ability that it asks for.
+_DECODING: dict[str, Any] = {"limits": Limits(query_lengths=(1,)), "asks_for": frozenset({"cross"})}
 
 #: Every presentation by the name a kernel declares.
 PRESENTATIONS: dict[str, Presentation] = {
@@ -27,12 +34,55 @@ PRESENTATIONS: dict[str, Presentation] = {
     "BS(HD)": _presentation("batch, length, the dimensions of all heads side by side", "B", "S", "HD"),
     "HSD": _presentation("one batch entry at a time: heads, length, dimension", "H", "S", "D"),
     "SD": _presentation("one head at a time: length, dimension", "S", "D"),
+    "BSHD_lengths": _packed(
+        "BSHD, with the lengths seqused_q and seqused_k of each sequence, int32 [B], as in jax.nn and flash-attention",
+        Rectangle(side="q"),
+        Rectangle(side="k"),
+    ),
     "THD": _packed(
         "sequences one behind the other: tokens of all, heads, dimension; cu_seqlens_q and cu_seqlens_k say where",
         _QUERIES,
         Bounds(side="k"),
     ),
+    "THD_gaps": _packed(
+        "THD with gaps between sequences: cu_seqlens_q_padded and cu_seqlens_k_padded say where each begins, as in "
+        "TransformerEngine and cuDNN",
+        Bounds(side="q", gaps=True),
+        Bounds(side="k", gaps=True),
+    ),
+    "decode": _packed(
+        "one query of each sequence [B, Hq, D]; keys in BSHD with seqused_k, as in flash-attention with a cache",
+        OneEach(side="q"),
+        Rectangle(side="k"),
+        **_DECODING,
+    ),
+    "decode_paged": _packed(
+        "one query of each sequence [B, Hq, D]; caches, block_table and seqused_k as in paged, for instance in vLLM",
+        OneEach(side="q"),
+        Pages(states_longest=False),
+        **_DECODING,
+    ),
     "paged": _packed(
-        "queries as in THD; caches of pages, page size, heads, dimension; block_table lists pages", _QUERIES, Pages()
+        "queries as in THD; caches of pages, page size, heads, dimension; block_table lists pages, as in vLLM and "
+        "flash-attention",
+        _QUERIES,
+        Pages(),
+    ),
+    "paged_hnd": _packed(
+        "paged, with heads before places: caches of pages, heads, page size, dimension, as in FlashInfer's HND",
+        _QUERIES,
+        Pages(axes=("pages", "H", "size", "D")),
+    ),
+    "paged_csr": _packed(
+        "queries and caches as in paged; kv_indptr, kv_indices and kv_last_page_len list pages, qo_indptr bounds "
+        "queries, as in FlashInfer",
+        _LISTED_QUERIES,
+        ListedPages(),
+    ),
+    "token_pool": _packed(
+        "queries as in paged_csr; keys in a pool of slots, heads, dimension; kv_indptr and kv_indices list them, as in "
+        "SGLang",
+        _LISTED_QUERIES,
+        ListedPages(axes=("slots", "H", "D")),
     ),
 }

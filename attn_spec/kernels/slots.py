@@ -54,6 +54,10 @@ def packed(starts: np.ndarray, lengths: np.ndarray, most: int, count: int) -> Sl
 
 
 def paged(table: np.ndarray, lengths: np.ndarray, most: int, pages: int, size: int) -> Slots:
-    """Return the slots of sequences whose pages, of ``size`` slots each, are the rows of a table [B, ..], [B, most]."""
+    """Return the slots of sequences whose pages, of ``size`` slots each, are the rows of a table [B, ..], [B, most].
+
+    No sequence has keys past its row of the table.
+    """
     j = np.arange(most)
-    return Slots(pages * size, np.where(j < lengths[:, None], table[:, j // size] * size + j % size, -1))
+    page = table[:, np.minimum(j // size, table.shape[1] - 1)]
+    return Slots(pages * size, np.where(j < lengths[:, None], page * size + j % size, -1))

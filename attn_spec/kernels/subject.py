@@ -22,6 +22,7 @@ from attn_spec.kernels.global_state import restoring
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process, failed
+from attn_spec.kernels.placement import PAGE_SIZES, Placement
 from attn_spec.kernels.presentation import Handed, Presentation
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.time_limit import OutOfTime, time_limit
@@ -60,6 +61,8 @@ class Subject:
     passes: int = 1
     #: Shapes that a user asks for, at which the kernel is examined too.
     shapes: tuple[AskedShape, ...] = ()
+    #: Names of choices of a packed call, see ``placement``, that are drawn a second time.
+    redrawn: frozenset[str] = frozenset()
 
     @cached_property
     def contract(self) -> ResolvedContract:
@@ -84,10 +87,11 @@ class Subject:
         """Library whose tensors the kernel takes."""
         return self.kernel.library
 
-    @property
+    @cached_property
     def presentation(self) -> Presentation:
         """Presentation in which the kernel is given its tensors."""
-        return PRESENTATIONS[self.kernel.presentation]
+        sizes = self.kernel.limits.page_sizes or PAGE_SIZES
+        return PRESENTATIONS[self.kernel.presentation].placed(Placement(redrawn=self.redrawn, page_sizes=sizes))
 
     def supports(self, *options: str) -> bool:
         """Return whether the kernel declares every one of ``options``, or its framework provides it as an ability."""

@@ -28,13 +28,19 @@ def presentation(kernel: Kernel, dtype: str) -> Finding:
     why = ""
     for names in (whole, [name for name in PRESENTATIONS if name not in whole]):
         found = {name: _answered(kernel, dtype, name) for name in names}
-        explain = [name for name, one in found.items() if one.value]
+        explain = _least([name for name, one in found.items() if one.value])
         if len(explain) == 1:
-            return Finding("presentation", explain[0], f"of {', '.join(names)} it alone explains the answer")
+            return Finding("presentation", explain[0], "it alone explains the answer")
         if explain:
             return Finding("presentation", None, f"{' and '.join(explain)} explain the answer")
         why = why or next((one.evidence for one in found.values() if one.evidence), "")
     return Finding("presentation", None, f"none explains the answer to a plain problem{why and '; '}{why}")
+
+
+def _least(names: list[str]) -> list[str]:
+    """Return the presentations that pass no argument in vain: no other one does with fewer arguments."""
+    passed = {name: set(PRESENTATIONS[name].says_where) for name in names}
+    return [name for name in names if not any(passed[other] < passed[name] for other in names)]
 
 
 def _answered(kernel: Kernel, dtype: str, name: str) -> Finding:

@@ -78,6 +78,21 @@ REFUSED = {
         "test_declaration:identity: head_dims must be a tuple of numbers of at least 1, not [64, 128]",
     ),
     "head dimension": ({"head_dims": 64}, "head_dims must be a tuple of numbers of at least 1, not 64"),
+    "query lengths of a presentation": (
+        {"presentation": "decode", "query_lengths": (2, 4)},
+        "query_lengths=(2, 4) has none of the lengths (1,), which calls in the presentation decode have",
+    ),
+    "multiples of query lengths": (
+        {"presentation": "decode", "multiples": {"Q": 4}},
+        "none of query_lengths=(1,) is a multiple of 4, as multiples= asks of the axis 'Q'",
+    ),
+    "page sizes": ({"presentation": "paged", "page_sizes": 16}, "page_sizes must be a tuple of numbers of at least 1"),
+    "pages": ({"page_sizes": (16,)}, "page_sizes limit caches, and a call as BHSD has none"),
+    "equal lengths": ({"equal_lengths": True, "supports": ("cross",)}, "with equal_lengths no problem uses cross"),
+    "padding of a packed call": (
+        {"presentation": "THD", "supports": ("leftpad_k",)},
+        "a call in the presentation THD cannot pass leftpad_k, since no argument says it",
+    ),
     "query lengths": ({"query_lengths": ()}, "query_lengths must be a tuple of numbers of at least 1, not ()"),
     "decoding of one key": (
         {"query_lengths": (1,), "supports": ("causal",)},

@@ -23,6 +23,7 @@ REFUSALS = {
     "Q": (Limits(multiples={"Q": 4}), {"query_length": 8}, {"query_length": 6}, "length of Q must be a multiple of 4"),
     "K": (Limits(multiples={"K": 4}), {"key_length": 0}, {"key_length": 6}, "length of K must be a multiple of 4"),
     "decoding": (Limits(query_lengths=(1,)), {}, {"query_length": 2}, "the number of queries must be among (1,)"),
+    "self-attention": (Limits(equal_lengths=True), {}, {"key_length": 3}, "there must be as many keys as queries"),
     "keys": (Limits(keys_reach_queries=True), {"key_length": 1}, {"query_length": 2}, "a key for every query"),
     "positions": (Limits(largest_position=4), TURNED, {**TURNED, "rotary_query_positions": "far"}, "be at most 4"),
     "counted positions": (Limits(largest_position=4), {"query_length": 6}, {**TURNED, "key_length": 6}, "be at most 4"),

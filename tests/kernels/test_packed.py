@@ -1,7 +1,10 @@
 """Packed calls hand over each query and key once, poison elsewhere, and bring answers and gradients back."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
 from attn_spec import kernel
 from attn_spec.emulation.kernels import emulate_both
@@ -15,7 +18,7 @@ from attn_spec.search.drawing.regimes import Recipe
 
 PACKS = [name for name, row in PRESENTATIONS.items() if row.carries]
 WHERE = ("block_table", "seqused_k")
-SUPPORTS = ("causal", "causal_alignment", "alibi_slopes", "gqa", "cross", "dv", "lse", "seqused_q", "seqused_k")
+SUPPORTS = ("causal", "causal_alignment", "alibi_slopes", "gqa", "cross", "dv", "lse", "seqused_k")
 RECIPE = Recipe(
     batch=3, query_heads=4, kv_heads=2, query_length=5, key_length=7, head_dim=6, value_dim=2, causal=True,
     seqused_q="ragged@B111", seqused_k="ragged@B111", alibi_slopes="geometric@BH11", seed=1,
@@ -29,13 +32,20 @@ def name(request):
     return request.param
 
 
-def subject(name, **conventions):
-    return Subject(emulate_both("k", PRECISE, supports=SUPPORTS, presentation=name, conventions=conventions), "float32")
+def subject(name, *further, **conventions):
+    declared = {"supports": (*SUPPORTS, *further), "presentation": name, "conventions": conventions}
+    return Subject(emulate_both("k", PRECISE, **declared), "float32")
+
+
+def fitting(name, recipe):
+    """Return the recipe, or the same one with one query of each sequence if the presentation says no other."""
+    decodes = PRESENTATIONS[name].limits.query_lengths == (1,)
+    return replace(recipe, query_length=1, seqused_q=None) if decodes else recipe
 
 
 def handed_with_places(name, recipe, *, unread):
-    """Return what is handed over for a problem, and k as the problem has it in place of poison, NaN elsewhere."""
-    problem = recipe.problem()
+    """Return what is handed over for a problem, and k as the problem has it, with 0 in place of poison."""
+    problem = fitting(name, recipe).problem()
     handed = PRESENTATIONS[name].handed(problem, unread=unread)
     arguments = {**handed.tensors, **handed.further}
     marked = np.where(problem.keys_there[..., None], problem.k, 0.0)
@@ -55,11 +65,12 @@ def test_slots_are_filled_and_read_back():
 
 
 def test_a_packed_answer_and_its_gradients_are_those_of_the_rectangle(name):
-    problem = RECIPE.problem()
-    dO, dL = np.random.default_rng(0).standard_normal(problem.output_shape).round(2), np.full((3, 4, 5), 0.5)
+    problem = fitting(name, RECIPE).problem()
+    dO = np.random.default_rng(0).standard_normal(problem.output_shape).round(2)
+    dL = np.full(dO.shape[:3], 0.5)
 
     for conventions in ({"unused": "unread"}, {"unused": "finite"}):
-        rectangle, packed = subject("BHSD", **conventions), subject(name, **conventions)
+        rectangle, packed = subject("BHSD", "seqused_q", **conventions), subject(name, **conventions)
         for quantity in ("output", "lse"):
             assert bits.identical(packed(problem)[quantity], rectangle(problem)[quantity]).all(), quantity
         expected = rectangle.gradients(problem, dO, lse_cotangent=dL)
@@ -69,7 +80,7 @@ def test_a_packed_answer_and_its_gradients_are_those_of_the_rectangle(name):
 
 
 def test_without_lengths_every_sequence_is_whole(name):
-    problem = Recipe(batch=2, query_length=3, key_length=4).problem()
+    problem = fitting(name, Recipe(batch=2, query_length=3, key_length=4)).problem()
 
     assert bits.identical(subject(name)(problem)["output"], subject("BHSD")(problem)["output"]).all()
 
@@ -79,7 +90,7 @@ def test_free_slots_hold_poison_of_both_kinds(name, unread):
     kinds = set()
     for recipe in SHAPES:
         problem, k, marked, _ = handed_with_places(name, recipe, unread=unread)
-        free = k[(marked != k).any(axis=(-1, -2))]
+        free = k[marked != k]
         assert free.size
         own = np.isin(free, problem.k).all()
         kinds.add("others" if own else "nan" if np.isnan(free).all() else "large")
@@ -122,7 +133,8 @@ def test_stated_longest_lengths_are_exact_or_larger():
 def test_a_kernel_takes_the_lengths_that_its_calls_carry(name):
     made = kernel(framework="numpy", dtypes=("float32",), presentation=name)(lambda q, k, v, **_: q)
 
-    assert {"seqused_q", "seqused_k"} <= made.supports
+    assert PRESENTATIONS[name].carries <= made.supports
+    assert "seqused_k" in made.supports
 
 
 def test_bounds_that_the_kernel_changes_are_told():
@@ -164,12 +176,41 @@ def test_pages_of_a_table_hold_the_keys_of_its_sequences_in_order():
     assert not all(consecutive)
 
 
+def test_a_kernel_is_given_pages_of_the_sizes_that_it_takes():
+    declared = {"supports": ("cross",), "presentation": "paged", "page_sizes": (8, 32)}
+    shown = Subject(emulate_both("k", PRECISE, **declared), "float32").presentation
+
+    assert {shown.handed(recipe.problem()).tensors["k"].shape[1] for recipe in SHAPES} == {8, 32}
+
+
+def test_a_gap_lies_behind_most_sequences():
+    further = PRESENTATIONS["THD_gaps"].handed(Recipe(batch=50, query_length=2, key_length=3).problem()).further
+    gaps = np.diff(further["cu_seqlens_k_padded"]) - np.diff(further["cu_seqlens_k"])
+
+    assert set(gaps.tolist()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("name", ["BSHD_lengths", "THD_gaps"])
+def test_rows_behind_a_sequence_are_looked_at_if_a_kernel_promises_zeros(name):
+    problem = Recipe(batch=3, query_length=6, key_length=6, seqused_q="one_less@B111").problem()
+    right = emulate_both("k", PRECISE, presentation=name, supports=("cross",), conventions={"unused_rows": "zero"})
+
+    def attention(*tensors, **options):
+        return right.function(*tensors, **options) + torch.ones(())
+
+    output = Subject(replace(right, function=attention, backward_function=None), "float32")(problem)["output"]
+    behind = ~np.broadcast_to(problem.there, output.shape[:3])
+    assert behind.any()
+    assert (output[behind] == 1).any()
+
+
 def test_heads_are_expanded_in_buffers_of_any_number_of_axes(name):
-    problem = Recipe(batch=2, query_heads=2, kv_heads=2, query_length=3, key_length=4).problem()
+    recipe = Recipe(batch=2, query_heads=2, kv_heads=2, query_length=3, key_length=4)
+    problem = fitting(name, recipe).problem()
     problem = problem.replace(**{x: np.repeat(getattr(problem, x)[:, :1], 2, axis=1) for x in "qkv"})
     shown, given = PRESENTATIONS[name], PRESENTATIONS[name].handed(problem).tensors
 
     for x in "qkv":
         expanded = shown.expanding("BH")(given[x])
-        assert expanded.strides[-2] == 0
+        assert expanded.strides[shown.places("q" if x == "q" else "k").axes.index("H")] == 0
         assert np.array_equal(expanded, given[x])

@@ -20,6 +20,7 @@ from attn_spec.problem.options import OPTIONS, Options
 from attn_spec.problem.options.option import Option
 from attn_spec.problem.problem import Problem
 from attn_spec.search.drawing import fills
+from attn_spec.search.drawing.clipping import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,6 +173,11 @@ class Recipe(Options):
     output_width: int = 1
     #: Constant added to every score through one direction of k.
     shift: float = 0.0
+    #: Limits that lengths of sequences are clipped to, as in ``kernels.limits``.
+    query_lengths: tuple[int, ...] | None = None
+    keys_reach_queries: bool = False
+    least_keys: int = 0
+    equal_lengths: bool = False
     #: Power of 2 by which q and k are multiplied in the end.
     size: float = 1.0
     #: Power of 2 by which v is multiplied in the end.
@@ -203,7 +209,7 @@ class Recipe(Options):
             v=self._rounded("v", self.value_size * draft.v),
             dtypes=self.dtypes,
             recipe=self,
-            **{name: self._option(name, row) for name, row in OPTIONS.items()},
+            **clipped(self, {name: self._option(name, row) for name, row in OPTIONS.items()}),
         )
 
     @property

@@ -26,6 +26,7 @@ from attn_spec.problem.options.option import PARAMETER
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import Trait, named_by
 from attn_spec.search.drawing import shapes, signatures, sizes, turns
+from attn_spec.search.drawing.clipping import CLIPS
 from attn_spec.search.drawing.ranges import within_range
 from attn_spec.search.drawing.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
 
@@ -167,6 +168,8 @@ def recipes(
     lengths = recipe.lengths
     unfit = {n: row.off for n, row in OPTIONS.items() if not row.fits(getattr(recipe, n), lengths)}
     recipe = replace(recipe, **unfit) if unfit else recipe
+    if any(row.up_to and getattr(recipe, name) is not None for name, row in OPTIONS.items()):
+        recipe = replace(recipe, **{name: getattr(subject.kernel.limits, name) for name in CLIPS})
     event("dtype", recipe.dtype)
     event("regime", recipe.regime)
     return recipe

@@ -34,6 +34,7 @@ from attn_spec.emulation.sinks import SinkFactor
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, SplitAttention
 from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.abilities import ABILITIES
@@ -170,13 +171,19 @@ def _kernel(
         "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), _slowness(executes, order)),
         "steps": varied(_with_sinks(drawn_steps(rng, executes, order), order, beside), conventions),
         "presentation": presentation,
-        "multiples": one_of(rng, ({}, {}, {"Q": 4, "K": 4}, {"K": 2})),
+        "multiples": _multiples(rng, shown),
         "exclusive": one_of(rng, ((), (), (("causal", "mask"), ("window", "bias")))),
     }
     if "lse" not in supports or conventions.lse_base == "2" or not conventions.sink_in_lse:
         return emulate(name, executes, order, **declared)
     gradients = varied(drawn_gradients(executes), conventions)
     return emulate_both(name, executes, order, gradients=gradients, **declared)
+
+
+def _multiples(rng: np.random.Generator, shown: Presentation) -> dict[str, int]:
+    """Draw divisors of lengths; those of queries are left out if calls have one query of each sequence."""
+    drawn = one_of(rng, ({}, {}, {"Q": 4, "K": 4}, {"K": 2}))
+    return {axis: step for axis, step in drawn.items() if axis != "Q" or shown.limits.query_lengths is None}
 
 
 def _with_sinks(steps: type[TiledAttention], order: Order, beside: Sequence[str]) -> type[TiledAttention]:
