@@ -26,7 +26,7 @@ def gathered(cache: Tensor, pages: Tensor, length: int) -> Tensor:
     dtypes=("float64", "float32", "float16", "bfloat16"),
     contract={"float64": "fp64", "float32": "fused", "float16": "fused", "bfloat16": "fused"},
     supports=(*OPTIONS, *SHAPES, "lse"),
-    conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread"},
+    conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread", "table_tail": "any"},
     presentation="paged",
 )
 def attention(

@@ -284,8 +284,9 @@ def _check_limits(declared: Kernel) -> None:
 def _check_contradictions(declared: Kernel) -> None:
     """Raise :class:`KernelError` if limits leave no problem, or contradict the presentation or the abilities."""
     limits = declared.limits
-    if limits.page_sizes is not None and not PRESENTATIONS[declared.presentation].has_pages:
-        raise KernelError(f"{declared.name}: page_sizes limit caches, and a call as {declared.presentation} has none")
+    if limits.page_sizes is not None and not PRESENTATIONS[declared.presentation].has_page_sizes:
+        shown = declared.presentation
+        raise KernelError(f"{declared.name}: page_sizes limit the pages of a cache, and a call as {shown} has none")
     if limits.equal_lengths and "cross" in declared.supports:
         raise KernelError(f"{declared.name}: with equal_lengths no problem uses cross; leave cross out of supports")
     if limits.query_lengths == (1,) and "cross" not in declared.supports:

@@ -69,6 +69,10 @@ class Packed(Presentation):
         return isinstance(self.keys, Pages)
 
     @property
+    def has_page_sizes(self) -> bool:
+        return self.has_pages and "size" in self.keys.axes
+
+    @property
     def has_unused_rows(self) -> bool:
         return self.queries.has_slots_behind
 

@@ -21,8 +21,8 @@ class Pages(Places):
 
     ``seqused_k``, int32 [B], is the number of keys of each sequence. Key j is in the page ``block_table[b, j // size]``
     at the place j % size; the table is int32 [B, ..]. Pages lie in an order of chance, which follows from the shapes of
-    a problem. Pages of no sequence are poison, and so is what lies behind the last key in its page. The table names a
-    page of no sequence behind the pages of each one.
+    a problem. Pages of no sequence are poison, and so is what lies behind the last key in its page. Behind the pages of
+    each sequence the table has a tail that nobody needs.
     """
 
     side: str = "k"
@@ -40,7 +40,7 @@ class Pages(Places):
 
     def size(self, problem: Problem, placement: Placement) -> int:
         """Return the number of keys of a page for a problem."""
-        return placement.page_sizes[placement.one_of(problem, len(placement.page_sizes), "page size")]
+        return placement.choice(problem, placement.page_sizes, "page size")
 
     def further(self, problem: Problem, placement: Placement) -> Further:
         table, needed = self.drawn(problem, placement)
@@ -55,18 +55,22 @@ class Pages(Places):
         return {"block_table": table.astype(np.int32), "seqused_k": used(problem, "k").astype(np.int32)}
 
     def drawn(self, problem: Problem, placement: Placement) -> tuple[np.ndarray, np.ndarray]:
-        """Return a table of pages [B, ..], with a page of no sequence behind those of each one, and how many it needs.
+        """Return a table of pages [B, ..], with a tail behind those of each sequence, and how many each one needs.
 
         Each row is longer by one page than the longest sequence could need.
         """
         pages, size = self.pool(self.buffer(problem, placement))
         most = -(-problem.key_length // size)
         order = placement.chance(problem, "pages").permutation(pages)
-        own = np.append(
-            order[: problem.batch * most].reshape(problem.batch, most), np.zeros((problem.batch, 1)), axis=1
-        )
+        own = order[: problem.batch * most].reshape(problem.batch, most)
         needed = -(-used(problem, "k") // size)
-        return np.where(np.arange(most + 1) < needed[:, None], own, order[-1]).astype(np.int64), needed
+        if placement.shares_pages:
+            own = _sharing(problem, own, size)
+        stale = np.roll(np.append(own, np.full((problem.batch, 1), order[-2]), axis=1), 1, axis=0)
+        tails = {"nobody": order[-1], "stale": stale, "minus_one": -1, "largest": np.iinfo(np.int32).max}
+        tail = tails[placement.choice(problem, placement.tails, "table tail")]
+        longer = np.append(own, np.full((problem.batch, 1), order[-1]), axis=1)
+        return np.where(np.arange(most + 1) < needed[:, None], longer, tail).astype(np.int64), needed
 
     def pool(self, buffer: tuple[int, ...]) -> tuple[int, int]:
         """Return the number of pages and their size, from the lengths of the axes of slots."""
@@ -115,7 +119,7 @@ class ListedPages(Pages):
 
     def stated(self, problem: Problem, placement: Placement, table: np.ndarray, needed: np.ndarray) -> Further:
         rows = [row[:count] for row, count in zip(table, needed, strict=True)]
-        tail = table[:, -1] if len(table) else []  # pages of no sequence, behind those of all
+        tail = table[:, -1]  # no sequence needs the last column
         found: Further = {
             "kv_indptr": np.concatenate([[0], np.cumsum(needed)]).astype(np.int32),
             "kv_indices": np.concatenate([*rows, tail]).astype(np.int32),
@@ -136,3 +140,20 @@ class ListedPages(Pages):
             return np.zeros((len(needed), len(columns)), dtype=np.int64), needed
         places = np.minimum(bounds[:-1, None] + columns, len(listed) - 1)
         return listed[places], np.where(needed > 0, (needed - 1) * size + last, 0)
+
+
+def _sharing(problem: Problem, own: np.ndarray, size: int) -> np.ndarray:
+    """Return a table [B, ..] in which full pages of equal keys and values at the beginning of sequences are the same.
+
+    ``own`` has pages of each sequence that no other one has.
+    """
+    shared = own.copy()
+    ends = used(problem, "k")
+    for entry in range(1, problem.batch):
+        for other in range(entry):
+            both = min(int(ends[entry]), int(ends[other]))
+            unequal = [np.any(x[entry, :, :both] != x[other, :, :both], axis=(0, 2)) for x in (problem.k, problem.v)]
+            differs = np.flatnonzero(unequal[0] | unequal[1])
+            full = (int(differs[0]) if len(differs) else both) // size
+            shared[entry, :full] = shared[other, :full]
+    return shared

@@ -5,13 +5,16 @@ Equal shapes are handed over alike, so that a call for other numbers has the sam
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 
+T = TypeVar("T")
 #: Largest product, in magnitude, of a finite poison with a query or key of the problem. As a score it outweighs all
 #: others, and no format of tensors overflows at it.
 LARGEST_PRODUCT = 2.0**9
@@ -19,6 +22,11 @@ LARGEST_PRODUCT = 2.0**9
 LARGE = 2.0**4
 #: Numbers of keys of a page, unless a kernel takes some only.
 PAGE_SIZES = (16, 1, 4, 3)
+#: Tails that a table may have behind the pages of a sequence, by the convention ``table_tail``: a page of no sequence,
+#: pages of the sequence before it, -1, or the largest int32.
+TAILS = {"page": ("nobody", "stale"), "any": ("nobody", "stale", "minus_one", "largest")}
+#: Ways of stating a largest length: exactly, as the axis of the problem, or as a multiple of 128.
+LONGEST = ("exact", "axis", "rounded_up")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +35,14 @@ class Placement:
 
     #: Names of choices that are drawn a second time, so that a call differs from another one in these alone.
     redrawn: frozenset[str] = frozenset()
-    #: Numbers of keys of a page, one of which the shapes of a problem choose.
+    #: Numbers of keys of a page, one of which is chosen.
     page_sizes: tuple[int, ...] = PAGE_SIZES
+    #: Names of what a table has behind the pages of a sequence, one of which is chosen.
+    tails: tuple[str, ...] = TAILS["page"]
+    #: Ways of stating a largest length, one of which is chosen.
+    longest: tuple[str, ...] = LONGEST
+    #: True if sequences share the pages at their beginning that hold equal keys and values.
+    shares_pages: bool = False
 
     def one_of(self, problem: Problem, ways: int, about: str) -> int:
         """Return a number below ``ways`` that depends on the shapes of the problem, and on what it is about."""
@@ -39,10 +53,15 @@ class Placement:
         again = (1,) if about in self.redrawn else ()
         return np.random.default_rng((*problem.q.shape, *problem.k.shape, *problem.v.shape, *about.encode(), *again))
 
+    def choice(self, problem: Problem, among: Sequence[T], about: str) -> T:
+        """Return an element of a sequence that depends on the shapes of the problem, and on what it is about."""
+        return among[self.one_of(problem, len(among), about)]
+
     def stated_longest(self, problem: Problem, side: str) -> int:
         """Return the largest length as a call states it: exact, or the axis of the problem, or a multiple of 128."""
-        longest, axis = int(used(problem, side).max(initial=0)), problem.lengths[{"q": "Q", "k": "K"}[side]]
-        return (longest, axis, -(-axis // 128) * 128)[self.one_of(problem, 3, f"longest {side}")]
+        exact, axis = int(used(problem, side).max(initial=0)), problem.lengths[{"q": "Q", "k": "K"}[side]]
+        stated = {"exact": exact, "axis": axis, "rounded_up": -(-axis // 128) * 128}
+        return stated[self.choice(problem, self.longest, f"longest {side}")]
 
 
 #: Every choice as the shapes of a problem draw it first.

@@ -82,6 +82,11 @@ class Presentation:
         return False
 
     @property
+    def has_page_sizes(self) -> bool:
+        """True if keys and values lie in pages that may have several keys."""
+        return False
+
+    @property
     def has_unused_rows(self) -> bool:
         """True if the output has places for queries that are not there."""
         return True

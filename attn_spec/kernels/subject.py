@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +22,7 @@ from attn_spec.kernels.global_state import restoring
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process, failed
-from attn_spec.kernels.placement import PAGE_SIZES, Placement
+from attn_spec.kernels.placement import PAGE_SIZES, TAILS, Placement
 from attn_spec.kernels.presentation import Handed, Presentation
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.time_limit import OutOfTime, time_limit
@@ -61,8 +61,8 @@ class Subject:
     passes: int = 1
     #: Shapes that a user asks for, at which the kernel is examined too.
     shapes: tuple[AskedShape, ...] = ()
-    #: Names of choices of a packed call, see ``placement``, that are drawn a second time.
-    redrawn: frozenset[str] = frozenset()
+    #: Choices of a packed call that change no answer, by the fields of ``placement.Placement``.
+    choices: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def contract(self) -> ResolvedContract:
@@ -90,8 +90,9 @@ class Subject:
     @cached_property
     def presentation(self) -> Presentation:
         """Presentation in which the kernel is given its tensors."""
-        sizes = self.kernel.limits.page_sizes or PAGE_SIZES
-        return PRESENTATIONS[self.kernel.presentation].placed(Placement(redrawn=self.redrawn, page_sizes=sizes))
+        sizes, tails = self.kernel.limits.page_sizes or PAGE_SIZES, TAILS[self.conventions.table_tail]
+        placement = Placement(**{"page_sizes": sizes, "tails": tails, **self.choices})
+        return PRESENTATIONS[self.kernel.presentation].placed(placement)
 
     def supports(self, *options: str) -> bool:
         """Return whether the kernel declares every one of ``options``, or its framework provides it as an ability."""

@@ -152,6 +152,13 @@ class Conventions:
         behind_lengths=True,
         shows=lambda p: p.has_lengths,
     )
+    table_tail: str = convention(
+        says="What a table of pages has behind the pages of a sequence.",
+        choices={"page": "numbers of pages of the cache", "any": "any integers, as -1 or what another sequence left"},
+        default="page",
+        behind_lengths=True,
+        shows=lambda p: p.has_lengths,
+    )
     unused_rows: str = convention(
         says="Output of rows behind their sequence, and gradients of queries and keys that are not there.",
         choices={OPEN: "any number", "zero": "0"},

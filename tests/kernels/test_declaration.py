@@ -87,7 +87,7 @@ REFUSED = {
         "none of query_lengths=(1,) is a multiple of 4, as multiples= asks of the axis 'Q'",
     ),
     "page sizes": ({"presentation": "paged", "page_sizes": 16}, "page_sizes must be a tuple of numbers of at least 1"),
-    "pages": ({"page_sizes": (16,)}, "page_sizes limit caches, and a call as BHSD has none"),
+    "pages": ({"page_sizes": (16,)}, "page_sizes limit the pages of a cache, and a call as BHSD has none"),
     "equal lengths": ({"equal_lengths": True, "supports": ("cross",)}, "with equal_lengths no problem uses cross"),
     "padding of a packed call": (
         {"presentation": "THD", "supports": ("leftpad_k",)},

@@ -10,13 +10,15 @@ from attn_spec import kernel
 from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.misbehaviour import Misbehaviour
+from attn_spec.kernels.packed import Packed
+from attn_spec.kernels.placement import TAILS, Placement
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.slots import Slots
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.search.drawing.regimes import Recipe
 
-PACKS = [name for name, row in PRESENTATIONS.items() if row.carries]
+PACKED = {name: row for name, row in PRESENTATIONS.items() if isinstance(row, Packed)}
 WHERE = ("block_table", "seqused_k")
 SUPPORTS = ("causal", "causal_alignment", "alibi_slopes", "gqa", "cross", "dv", "lse", "seqused_k")
 RECIPE = Recipe(
@@ -27,7 +29,7 @@ RECIPE = Recipe(
 SHAPES = [Recipe(batch=2, query_length=n, key_length=n + 1, seqused_k="one_less@B111", seed=n) for n in range(1, 25)]
 
 
-@pytest.fixture(params=PACKS)
+@pytest.fixture(params=PACKED)
 def name(request):
     return request.param
 
@@ -39,17 +41,17 @@ def subject(name, *further, **conventions):
 
 def fitting(name, recipe):
     """Return the recipe, or the same one with one query of each sequence if the presentation says no other."""
-    decodes = PRESENTATIONS[name].limits.query_lengths == (1,)
+    decodes = PACKED[name].limits.query_lengths == (1,)
     return replace(recipe, query_length=1, seqused_q=None) if decodes else recipe
 
 
 def handed_with_places(name, recipe, *, unread):
     """Return what is handed over for a problem, and k as the problem has it, with 0 in place of poison."""
     problem = fitting(name, recipe).problem()
-    handed = PRESENTATIONS[name].handed(problem, unread=unread)
+    handed = PACKED[name].handed(problem, unread=unread)
     arguments = {**handed.tensors, **handed.further}
     marked = np.where(problem.keys_there[..., None], problem.k, 0.0)
-    return problem, handed.tensors["k"], PRESENTATIONS[name].presented("k", marked, **arguments), arguments
+    return problem, handed.tensors["k"], PACKED[name].presented("k", marked, **arguments), arguments
 
 
 def test_slots_are_filled_and_read_back():
@@ -123,7 +125,7 @@ def test_stated_longest_lengths_are_exact_or_larger():
     larger = []
     for recipe in SHAPES:
         problem = recipe.problem()
-        further = PRESENTATIONS["THD"].handed(problem).further
+        further = PACKED["THD"].handed(problem).further
         larger.append(further["max_seqlen_k"] - int(problem.end_keys.max()))
 
     assert min(larger) == 0
@@ -133,7 +135,7 @@ def test_stated_longest_lengths_are_exact_or_larger():
 def test_a_kernel_takes_the_lengths_that_its_calls_carry(name):
     made = kernel(framework="numpy", dtypes=("float32",), presentation=name)(lambda q, k, v, **_: q)
 
-    assert PRESENTATIONS[name].carries <= made.supports
+    assert PACKED[name].carries <= made.supports
     assert "seqused_k" in made.supports
 
 
@@ -160,7 +162,7 @@ def test_pages_of_a_table_hold_the_keys_of_its_sequences_in_order():
     sizes, consecutive = set(), []
     for recipe in SHAPES:
         problem = recipe.problem()
-        handed = PRESENTATIONS["paged"].handed(problem, unread=True)
+        handed = PACKED["paged"].handed(problem, unread=True)
         cache, table, used = handed.tensors["k"], *map(np.asarray, (handed.further[n] for n in WHERE))
         sizes.add(cache.shape[1])
         for entry, (pages, length) in enumerate(zip(table, used, strict=True)):
@@ -183,9 +185,43 @@ def test_a_kernel_is_given_pages_of_the_sizes_that_it_takes():
     assert {shown.handed(recipe.problem()).tensors["k"].shape[1] for recipe in SHAPES} == {8, 32}
 
 
+def test_a_tail_of_a_table_has_pages_of_the_cache_unless_anything_may_be_there():
+    numbers = {}
+    for convention, tails in TAILS.items():
+        shown = PACKED["paged"].placed(Placement(tails=tails))
+        numbers[convention] = set()
+        for recipe in SHAPES:
+            handed = shown.handed(recipe.problem())
+            table, used = (np.asarray(handed.further[each]) for each in WHERE)
+            pages, size = handed.tensors["k"].shape[:2]
+            tail = table[np.arange(table.shape[1]) >= -(-used // size)[:, None]]
+            numbers[convention] |= {*tail[tail < 0].tolist(), *(["larger"] if (tail >= pages).any() else [])}
+
+    assert numbers == {"page": set(), "any": {-1, "larger"}}
+
+
+@pytest.mark.parametrize("name", ["paged", "paged_csr", "token_pool"])
+def test_sequences_share_the_full_pages_at_their_beginning_that_are_equal(name):
+    problem = Recipe(batch=3, key_length=9, head_dim=2, value_dim=2, seqused_k="last_shorter@B111").problem()
+    k, v = (np.repeat(x[:1], 3, axis=0) for x in (problem.k, problem.v))
+    v[1, :, 5:] *= -1
+    problem = problem.replace(k=k, v=v)
+    shown = PACKED[name].placed(Placement(page_sizes=(4,), shares_pages=True))
+    handed = shown.handed(problem)
+    of = shown.slots("k", handed.tensors["k"].shape[:-2], handed.further).of
+
+    size = 1 if name == "token_pool" else 4
+    ends = problem.end_keys
+    for entry, equal in ((1, 5), (2, 9)):
+        full = min(equal, ends[0], ends[entry]) // size * size
+        assert (of[entry, :full] == of[0, :full]).all()
+        assert not set(of[entry, full : ends[entry]].tolist()) & set(of[0].tolist())
+
+
 def test_a_gap_lies_behind_most_sequences():
-    further = PRESENTATIONS["THD_gaps"].handed(Recipe(batch=50, query_length=2, key_length=3).problem()).further
-    gaps = np.diff(further["cu_seqlens_k_padded"]) - np.diff(further["cu_seqlens_k"])
+    further = PACKED["THD_gaps"].handed(Recipe(batch=50, query_length=2, key_length=3).problem()).further
+    padded, bounds = (np.asarray(further[each]) for each in ("cu_seqlens_k_padded", "cu_seqlens_k"))
+    gaps = np.diff(padded) - np.diff(bounds)
 
     assert set(gaps.tolist()) == {0, 1, 2, 3}
 
@@ -208,7 +244,7 @@ def test_heads_are_expanded_in_buffers_of_any_number_of_axes(name):
     recipe = Recipe(batch=2, query_heads=2, kv_heads=2, query_length=3, key_length=4)
     problem = fitting(name, recipe).problem()
     problem = problem.replace(**{x: np.repeat(getattr(problem, x)[:, :1], 2, axis=1) for x in "qkv"})
-    shown, given = PRESENTATIONS[name], PRESENTATIONS[name].handed(problem).tensors
+    shown, given = PACKED[name], PACKED[name].handed(problem).tensors
 
     for x in "qkv":
         expanded = shown.expanding("BH")(given[x])

@@ -77,7 +77,7 @@ def attend(q, k, v, scale, causal):
 
 def made(name, misread=lambda **arguments: arguments):
     """Return a kernel of a presentation that attends sequence by sequence; ``misread`` may change the arguments."""
-    heads_first = PRESENTATIONS[name].keys.axes == ("pages", "H", "size", "D")
+    heads_first = name == "paged_hnd"
 
     @kernel(
         name=f"plain_{name}",

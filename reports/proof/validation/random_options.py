@@ -66,7 +66,8 @@ def drawn_dropout(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:
 def drawn_lengths(rng: np.random.Generator) -> tuple[tuple[str, ...], dict[str, str]]:
     """Draw the lengths of sequences that a kernel takes, and its conventions on what lies behind them."""
     taken = tuple(name for name in LENGTHS if rng.random() < 0.4)
-    return taken, {"unused": one_of(rng, ("finite", "unread")), "unused_rows": one_of(rng, ("undeclared", "zero"))}
+    ways = {"unused": ("finite", "unread"), "unused_rows": ("undeclared", "zero"), "table_tail": ("page", "any")}
+    return taken, {name: one_of(rng, choices) for name, choices in ways.items()}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,28 +16,33 @@ from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.places import Bounds, Places
 from attn_spec.kernels.presentations import PRESENTATIONS
 
-from .lengths import ALONE, CORNER, WITHOUT_KEYS
+from .lengths import ALONE, CORNER, TILE, WITHOUT_KEYS
 from .mutants import introduce
+
+LONGEST = "placement.a_stated_largest_length_may_be_larger"
 
 #: First slot and length of each sequence, integers [B] each.
 Sequences = tuple[np.ndarray, np.ndarray]
 #: Fields of a packed presentation, by side.
 SIDES = {"q": "queries", "k": "keys"}
+#: A class of places, or of packed calls.
+Wrong = TypeVar("Wrong", Packed, Places)
 #: Options and abilities of the kernel that reads wrongly.
 TAKES = ("scale", "causal", "causal_alignment", "window", "alibi_slopes", "gqa", "dv", "cross", "empty", "lse")
 
 
 def packed_mutant(
     *, source: str, named_by: str, presentation: str = "THD", of: str = "k", supports: Iterable[str] = TAKES
-) -> Callable[[type[Places]], type[Places]]:
-    """Register places where a sound kernel looks for queries ("q") or keys ("k"), other than those they lie in."""
+) -> Callable[[type[Wrong]], type[Wrong]]:
+    """Register how a sound kernel reads its calls, other than they are: the places of one side, or the whole call."""
 
-    def register(wrong: type[Places]) -> type[Places]:
+    def register(wrong: type[Wrong]) -> type[Wrong]:
         def build(name: str, dtype: str) -> Kernel:
             own = PRESENTATIONS[presentation]
             assert isinstance(own, Packed)
-            right = own.places(of)
+            right = own if issubclass(wrong, Packed) else own.places(of)
             read = wrong(**{item.name: getattr(right, item.name) for item in fields(right)})
+            reads = read if isinstance(read, Packed) else replace(own, **{SIDES[of]: read})
             declared = {
                 "dtypes": (dtype,),
                 "contract": "fused",
@@ -45,7 +50,7 @@ def packed_mutant(
                 "conventions": {"unused": "unread"},
                 "presentation": presentation,
             }
-            return emulate_both(name, PRECISE, reads=replace(own, **{SIDES[of]: read}), **declared)
+            return emulate_both(name, PRECISE, reads=reads, **declared)
 
         return introduce(wrong, build, source=source, named_by=named_by, dtype="float32")
 
@@ -134,3 +139,38 @@ class LastQueryLeftOut(Bounds):
         starts, lengths = super().sequences(buffer, arguments)
         last = np.arange(len(starts)) == len(starts) - 1
         return starts, np.where(last & (lengths > 1), lengths - 1, lengths)
+
+
+@packed_mutant(source="Dao-AILab/flash-attention#1537", named_by=LONGEST)
+class LastTileOfTheLongestLost(Bounds):
+    """A grid has the whole tiles of max_seqlen_k, so that keys behind the last of them are lost."""
+
+    def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
+        starts, lengths = super().sequences(buffer, arguments)
+        whole = arguments["max_seqlen_k"] // TILE * TILE
+        return starts, np.minimum(lengths, whole or arguments["max_seqlen_k"])
+
+
+@packed_mutant(
+    source="made up: bounds of the sequences taken for those of the padded ones",
+    named_by=ALONE,
+    presentation="THD_gaps",
+)
+class GapsLeftOut(Bounds):
+    """The keys of a sequence are looked for where they would lie without gaps."""
+
+    def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
+        _, lengths = super().sequences(buffer, arguments)
+        return np.cumsum(lengths) - lengths, lengths
+
+
+@packed_mutant(
+    source="NVIDIA/TransformerEngine#3331, NVIDIA/cudnn-frontend#737", named_by=ALONE, presentation="THD_gaps"
+)
+class OutputWithoutGaps(Packed):
+    """The output of a sequence is written where it would lie without gaps."""
+
+    def presented(self, name: str, x: Any, /, **arguments: Any) -> Any:
+        if name == "output":
+            arguments = {**arguments, "cu_seqlens_q_padded": arguments["cu_seqlens_q"]}
+        return super().presented(name, x, **arguments)
