@@ -138,20 +138,32 @@ def within_limits(recipe: Recipe, subject: Subject, budget: float) -> Recipe:
     """Return the recipe with lengths that the kernel takes, and with a cost within ``budget`` of an ordinary kernel."""
     budget, limits = budget / _slowness(subject), subject.kernel.limits
     cost = recipe.batch * recipe.query_heads * (max(recipe.head_dim, recipe.value_dim) + 48)
+    most = budget / projections if (projections := _projections(recipe, subject)) else math.inf
     if not subject.supports("cross") or (recipe.key_length == recipe.query_length and limits.query_lengths is None):
         step = limits.step("QK")
         both = -(-recipe.key_length // step) * step
-        both = _at_most(both, max(math.sqrt(budget / cost), step), step)
+        both = _at_most(both, max(min(math.sqrt(budget / cost), most), step), step)
         return replace(recipe, key_length=both, query_length=both)
     step, rows = limits.step("K"), limits.step("Q")
-    keys = _at_most(-(-recipe.key_length // step) * step, max(budget / cost, step), step)
+    keys = _at_most(-(-recipe.key_length // step) * step, max(min(budget / cost, most), step), step)
     queries = -(-recipe.query_length // rows) * rows
-    queries = _at_most(queries, max(budget / (cost * max(keys, 1)), rows), rows)
+    queries = _at_most(queries, max(min(budget / (cost * max(keys, 1)), most), rows), rows)
     if limits.query_lengths is not None:
         queries = min(limits.query_lengths, key=lambda length: abs(length - queries))
     if limits.keys_reach_queries:
         keys = max(keys, -(-queries // step) * step)
     return replace(recipe, key_length=keys, query_length=queries)
+
+
+def _projections(recipe: Recipe, subject: Subject) -> float:
+    """Return the cost of the projections of one query or key in the unit of BUDGET; 0 without projections.
+
+    Matrix products take no time in float64. Balls take a sixteenth of the unit for each product of two numbers.
+    """
+    if recipe.query_projection is None or subject.dtype != "float64":
+        return 0.0
+    width = max(recipe.score_width or 0, recipe.head_value_dim or 0)
+    return recipe.batch * recipe.query_heads * max(recipe.head_dim, recipe.value_dim) * width / 16
 
 
 def _slowness(subject: Subject) -> float:
