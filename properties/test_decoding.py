@@ -130,7 +130,7 @@ def test_one_prefix_serves_every_continuation(subject: Subject, problem: Problem
     cut = int(rng.integers(1, problem.key_length))
     behind = (np.arange(problem.key_length) >= cut)[:, None]
     other = {n: bits.nearest(rng.standard_normal(getattr(problem, n).shape), problem.dtype_of(n)) for n in "kv"}
-    continued = problem.replace(**{name: np.where(behind, x, getattr(problem, name)) for name, x in other.items()})
+    continued = problem.with_inputs(**{name: np.where(behind, x, getattr(problem, name)) for name, x in other.items()})
     first, second, again = subject(problem), subject(continued), subject(problem)
     assert_within_bound(subject, continued, second)
     if not compares_bits(subject):

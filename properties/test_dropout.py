@@ -8,7 +8,7 @@ from hypothesis.strategies import SearchStrategy
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.traits import projects
+from attn_spec.problem.traits import projects, ties_values
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, differentiable
 from attn_spec.search.drawing.cotangents import cotangent, randomness
 from attn_spec.search.drawing.strategies import TAME, named, problems
@@ -30,7 +30,12 @@ def differentiable_with_dropout(subject: Subject) -> SearchStrategy[Problem]:
 def half_kept(subject: Subject) -> SearchStrategy[Problem]:
     """Draw problems whose queries keep some keys and drop some, of numbers that overflow nothing."""
     keeps = named(("half", "most", "checkerboard"))
-    asked = {"needs": ("dropout_keep",), "without": ("empty", projects), "dropout_keep": keeps, "regimes": TAME}
+    asked = {
+        "needs": ("dropout_keep",),
+        "without": ("empty", projects, ties_values),
+        "dropout_keep": keeps,
+        "regimes": TAME,
+    }
     return problems(subject, where=lambda recipe: recipe.key_length > 1, **asked)
 
 

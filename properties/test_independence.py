@@ -39,7 +39,7 @@ def rewritten(problem: Problem, keep: int | None = None) -> Problem:
     kept = (np.arange(problem.batch) == keep)[:, None, None, None]
     arrays = {name: getattr(problem, name) for name in changed}
     other = {name: bits.nearest(rng.standard_normal(x.shape), problem.dtype_of(name)) for name, x in arrays.items()}
-    return problem.replace(**{name: np.where(kept, x, other[name]) for name, x in arrays.items()})
+    return problem.with_inputs(**{name: np.where(kept, x, other[name]) for name, x in arrays.items()})
 
 
 def assert_agree(subject: Subject, problem: Problem, before: Answer, after: Answer, what: str) -> None:

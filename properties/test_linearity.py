@@ -6,7 +6,7 @@ from hypothesis.strategies import SearchStrategy
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.traits import adds_to_values, projects
+from attn_spec.problem.traits import adds_to_values, projects, ties_values
 from attn_spec.search.assertions import (
     assert_unchanged,
     assert_within_bound,
@@ -29,13 +29,13 @@ def _without_keys(problem: Problem) -> np.ndarray:
 
 def tame(subject: Subject) -> SearchStrategy[Problem]:
     """Draw problems that overflow nothing, with outputs linear in v."""
-    return problems(subject, without=("empty", adds_to_values), regimes=TAME)
+    return problems(subject, without=("empty", adds_to_values, ties_values), regimes=TAME)
 
 
 def with_more_or_fewer_columns(subject: Subject) -> SearchStrategy[Problem]:
     """Draw problems like :func:`tame`, with another number of columns in V than in K wherever the kernel allows it."""
     needs = ("dv",) if subject.supports("dv") else ()
-    return problems(subject, needs=needs, without=("empty", projects), regimes=TAME)
+    return problems(subject, needs=needs, without=("empty", projects, ties_values), regimes=TAME)
 
 
 @attention_property(

@@ -10,7 +10,15 @@ from attn_spec.judgement.analysis import analysis_of
 from attn_spec.judgement.measure import Measurement
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.traits import adds_to_row_sum, adds_to_values, bends_scores, changes_scores, positional, projects
+from attn_spec.problem.traits import (
+    adds_to_row_sum,
+    adds_to_values,
+    bends_scores,
+    changes_scores,
+    positional,
+    projects,
+    ties_values,
+)
 from attn_spec.search.assertions import (
     assert_unchanged,
     assert_within_bound,
@@ -154,7 +162,7 @@ def assert_output_scaled(
 @attention_property(
     source=SIGNS,
     hunts="values clipped on one side, an accumulator that does not start at zero",
-    problems=lambda subject: problems(subject, without=("empty", adds_to_values)),
+    problems=lambda subject: problems(subject, without=("empty", adds_to_values, ties_values)),
 )
 def test_negating_v_negates_the_output(subject: Subject, problem: Problem) -> None:
     """-V gives -O bit for bit, and the same log-sum-exp: no operation on V depends on its sign."""
@@ -164,7 +172,7 @@ def test_negating_v_negates_the_output(subject: Subject, problem: Problem) -> No
 @attention_property(
     source="(-q).(-k) = q.k term by term",
     hunts="an initial maximum of 0, absolute values or means of q and k used for scaling, one-sided quantization",
-    problems=lambda subject: problems(subject, without=("empty", bends_scores)),
+    problems=lambda subject: problems(subject, without=("empty", bends_scores, ties_values)),
 )
 def test_negating_q_and_k_changes_nothing(subject: Subject, problem: Problem) -> None:
     """-q and -k give the same output and log-sum-exp bit for bit: every product is the same number."""
@@ -177,7 +185,7 @@ def test_negating_q_and_k_changes_nothing(subject: Subject, problem: Problem) ->
     hunts="an absolute epsilon or threshold on values, values stored in fixed point",
     problems=lambda subject: problems(
         subject,
-        without=("empty", changes_scores, projects),
+        without=("empty", changes_scores, projects, ties_values),
         regimes=("uniform+v_one_hot", "integers", "ties+v_one", "normal+v_one"),
     ),
 )

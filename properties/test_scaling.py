@@ -41,7 +41,7 @@ def of_random_signs(subject: Subject) -> SearchStrategy[Problem]:
     length = step * max(16 // step, 1)
     pairs = -(-SAMPLES // length)
     heads = 8
-    dims = subject.kernel.limits.head_dims or (16, 63, 64, 72, 128)
+    dims = subject.kernel.limits.equal_dims or (16, 63, 64, 72, 128)
     wide = [dim for dim in dims if dim >= 16] or dims
     shape: dict[str, Any] = {"batch": -(-pairs // heads), "query_heads": heads, "kv_heads": heads}
     lengths: dict[str, Any] = {"query_length": length, "key_length": length}

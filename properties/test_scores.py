@@ -8,6 +8,7 @@ from hypothesis.strategies import SearchStrategy
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.bits import is_representable
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import ties_values
 from attn_spec.search.assertions import assert_within_bound
 from attn_spec.search.drawing.cotangents import randomness
 from attn_spec.search.drawing.strategies import TAME, problems
@@ -15,8 +16,8 @@ from attn_spec.search.property import attention_property
 
 
 def chosen(subject: Subject, option: str, **fixed: Any) -> SearchStrategy[Problem]:
-    """Draw problems of the score that an option chooses."""
-    return problems(subject, needs=(option,), without=("empty",), **fixed)
+    """Draw problems of the score that an option chooses, in which k may change alone."""
+    return problems(subject, needs=(option,), without=("empty", ties_values), **fixed)
 
 
 def permuting_weights(subject: Subject) -> SearchStrategy[Problem]:

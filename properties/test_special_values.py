@@ -6,7 +6,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.traits import adds_to_scores, changes_weights, replaces_score
+from attn_spec.problem.traits import adds_to_scores, changes_weights, replaces_score, ties_values
 from attn_spec.search.assertions import assert_within_bound
 from attn_spec.search.drawing.cotangents import randomness
 from attn_spec.search.drawing.strategies import problems
@@ -63,7 +63,7 @@ def test_dot_products_beyond_float16_do_not_overflow(subject: Subject, problem: 
     hunts="NaN laundered into numbers (nan_to_num, maximum with a constant), NaN spread to columns it has no part in",
     problems=lambda subject: problems(
         subject,
-        without=("empty", adds_to_scores, replaces_score, changes_weights),
+        without=("empty", adds_to_scores, replaces_score, changes_weights, ties_values),
         regimes=["uniform"],
         shift=st.just(0.0),
     ),
@@ -94,7 +94,7 @@ def test_a_nan_in_v_reaches_its_column_of_the_rows_that_see_it(subject: Subject,
     hunts="scores clipped to finite numbers, a guard against a maximum of -inf that takes +inf too",
     problems=lambda subject: problems(
         subject,
-        without=("empty", "scale", "softcap", "rotary", adds_to_scores, replaces_score, changes_weights),
+        without=("empty", "scale", "softcap", "rotary", adds_to_scores, replaces_score, changes_weights, ties_values),
         regimes=["normal", "integers"],
         shift=st.just(0.0),
     ),

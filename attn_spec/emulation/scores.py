@@ -21,6 +21,7 @@ from attn_spec.kernels.frameworks.framework import of, values_of
 from attn_spec.problem import masks
 from attn_spec.problem.handled import refuse
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options.option import TIE
 
 from .arithmetic import Order
 from .matrix_products import MatrixProducts
@@ -31,10 +32,13 @@ from .sequences import LENGTHS, Sequences, sequences_of
 ADDED = ("bias", "alibi_slopes")
 #: Terms of a score that have a step here, or a formula that :meth:`Scores.apply_term` evaluates.
 EXECUTED = ("scale", *BENDS, *ADDED)
+#: Options that tie inputs to one another, of which no step reads anything.
+TIES = tuple(name for name, row in OPTIONS.items() if row.kind == TIE)
 #: Options that the steps here and in ``dropout`` evaluate, and the scores of pairs that ``operands`` makes of others.
 HANDLES = (
     *("causal", "causal_alignment", "window", "window_sinks", "attention_chunk", "mask", *EXECUTED, "pair_scores"),
     *("dropout_keep", "dropout_p", "dropout_seed", "sinks"),
+    *TIES,
     *LENGTHS,
 )
 

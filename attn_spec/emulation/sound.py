@@ -27,6 +27,7 @@ from .kernels import LONG_CONTEXT, SINKS, SUPPORTS, emulate_both
 from .linear import SUPPORTS as LINEAR
 from .linear import LinearAttention, LinearGradients, StateAttention
 from .passes import Renormalized, TwoPasses
+from .scores import TIES
 from .sequences import LENGTHS
 from .sinks import SinkFactor
 from .split import NormalizedSplitAttention, RingAttention
@@ -77,7 +78,7 @@ def _promoted(form: str, terms: int) -> dict[str, Any]:
     return {"inner_accumulation": form, "inner_terms": terms}
 
 
-_ALL = (*SUPPORTS, *LONG_CONTEXT, *DROPOUT, *BY_CHANCE, *SINKS, *LENGTHS)
+_ALL = (*SUPPORTS, *LONG_CONTEXT, *DROPOUT, *BY_CHANCE, *SINKS, *LENGTHS, *TIES)
 _SCORES = named_by([replaces_score]) - named_by([weighs_linearly])
 _LINEAR: dict[str, Any] = {"supports": LINEAR, "always": ("feature_map",)}
 _KERNELS = (

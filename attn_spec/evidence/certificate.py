@@ -105,6 +105,9 @@ class Declarations(Model):
     contracts: dict[str, dict[str, str | float | int | bool | None]]
     #: Dtypes and options that were tried and failed, with the reason.
     declined: dict[str, str]
+    #: Limits that the kernel sets to problems, for instance the pairs of its head dimensions, as Python writes them.
+    #: Empty in a certificate of an earlier version, which does not record them.
+    limits: dict[str, str] = {}
 
 
 class AllowedBy(Model):

@@ -87,6 +87,7 @@ def declarations(checked: Preflight) -> dict[str, Any]:
     return {
         "declared": kernel.declared,
         "supports": sorted(kernel.supports),
+        "limits": kernel.limits.told,
         "conventions": asdict(kernel.conventions),
         "contracts": {dtype: contract_fields(contract, dtype) for dtype, contract in contracts.items()},
         "declined": checked.declined,

@@ -13,7 +13,6 @@ import numpy as np
 
 from attn_spec.problem.masks import ALIGNMENTS
 from attn_spec.problem.options import OPTIONS, parameters
-from attn_spec.problem.options.option import CHOICE
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 
@@ -36,7 +35,7 @@ def without_options(problem: Problem) -> Iterator[Change]:
     """Yield changes that leave out one option each; in a layer the projections stay."""
     for name, row in OPTIONS.items():
         makes_layer = any(one.projects_values for one in parameters(name))
-        if row.kind != CHOICE and row.is_used(getattr(problem, name)) and not makes_layer:
+        if row.changes_answers and row.is_used(getattr(problem, name)) and not makes_layer:
             yield f"without {name}", {name: row.off} | {one.name: one.off for one in parameters(name)}
 
 

@@ -265,10 +265,19 @@ def _check_owners(declared: Kernel) -> None:
 def _check_limits(declared: Kernel) -> None:
     limits = declared.limits
     _check_always(declared)
-    for name in ("head_dims", "query_lengths", "page_sizes"):
+    for name, is_known, what in (
+        ("head_dims", _is_width, "numbers of at least 1, or of pairs of them"),
+        ("query_lengths", _is_count, "numbers of at least 1"),
+        ("page_sizes", _is_count, "numbers of at least 1"),
+    ):
         lengths = getattr(limits, name)
-        if lengths is not None and not (isinstance(lengths, tuple) and lengths and all(map(_is_count, lengths))):
-            raise KernelError(f"{declared.name}: {name} must be a tuple of numbers of at least 1, not {lengths!r}")
+        if lengths is not None and not (isinstance(lengths, tuple) and lengths and all(map(is_known, lengths))):
+            raise KernelError(f"{declared.name}: {name} must be a tuple of {what}, not {lengths!r}")
+    if limits.equal_dims == () and "dv" not in declared.supports:
+        raise KernelError(
+            f"{declared.name}: head_dims {limits.head_dims!r} are pairs of unequal numbers, so that every problem uses "
+            "dv; declare dv too"
+        )
     if limits.largest_position is not None and not _is_count(limits.largest_position):
         found = limits.largest_position
         raise KernelError(f"{declared.name}: largest_position must be a number of at least 1, not {found!r}")
@@ -326,6 +335,11 @@ def _check_defects(declared: Kernel) -> None:
             raise KernelError(f"{about} names the kernel {defect.kernel}; leave kernel out of a kernel's own table")
         if defect.dtype is not None and defect.dtype not in declared.dtypes:
             raise KernelError(f"{about} is at {defect.dtype}, which the kernel does not declare; remove the defect")
+
+
+def _is_width(value: Any) -> bool:
+    """Return whether a value is a head dimension, or a pair of those of queries and of values."""
+    return _is_count(value) or (isinstance(value, tuple) and len(value) == 2 and all(map(_is_count, value)))
 
 
 def _is_count(value: Any) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -19,8 +20,9 @@ class NotTaken(Exception):  # noqa: N818 -- no error: it says that a problem is 
 class Limits:
     """Limits that a kernel sets to problems. No property is searched beyond them."""
 
-    #: Head dimensions of queries and of values; None is any.
-    head_dims: tuple[int, ...] | None = None
+    #: Head dimensions; None is any. A number is a dimension of queries and of values: (64, 128) takes all four
+    #: combinations. A pair (D, Dv) takes this dimension of queries beside this one of values, as ((576, 512),).
+    head_dims: tuple[int | tuple[int, int], ...] | None = None
     #: Required divisors of the query length ("Q") and of the key length ("K").
     multiples: Mapping[str, int] = field(default_factory=dict)
     #: Query lengths, of a call and of its sequences; None is any. (1,) is a kernel for decoding. A sequence may also
@@ -53,6 +55,49 @@ class Limits:
         return self.head_dims is None and self.query_lengths is None and self.step("QK") == 1
 
     @property
+    def widths(self) -> tuple[tuple[int, int], ...] | None:
+        """Pairs (D, Dv) of the head dimensions that the kernel takes, in the order of ``head_dims``; None is any."""
+        if self.head_dims is None:
+            return None
+        alone = [dim for dim in self.head_dims if isinstance(dim, int)]
+        pairs = [[(dim, other) for other in alone] if isinstance(dim, int) else [dim] for dim in self.head_dims]
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(pairs)))
+
+    @property
+    def query_dims(self) -> tuple[int, ...] | None:
+        """Head dimensions D of queries, in the order of ``head_dims``; None is any."""
+        return None if self.widths is None else tuple(dict.fromkeys(dim for dim, _ in self.widths))
+
+    @property
+    def equal_dims(self) -> tuple[int, ...] | None:
+        """Head dimensions of queries and of values that are as wide, in the order of ``head_dims``; None is any."""
+        return None if self.widths is None else tuple(dim for dim, other in self.widths if dim == other)
+
+    @property
+    def value_dims(self) -> tuple[int, ...] | None:
+        """Head dimensions Dv of values, in the order of ``head_dims``; None is any."""
+        return None if self.widths is None else tuple(dict.fromkeys(dim for _, dim in self.widths))
+
+    def query_dim(self, value_dim: int) -> int:
+        """Return a dimension D of queries that the kernel takes beside values of Dv: the same if it does, else the
+        least.
+        """
+        taken = [dim for dim, other in self.widths or () if other == value_dim]
+        return value_dim if value_dim in taken or not taken else min(taken)
+
+    def value_dim(self, query_dim: int) -> int:
+        """Return a dimension Dv of values that the kernel takes beside queries of D: the same if it does, else the
+        largest.
+        """
+        taken = [other for dim, other in self.widths or () if dim == query_dim]
+        return query_dim if query_dim in taken or not taken else max(taken)
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Options and abilities that every problem uses: those in ``always``, and dv if no pair of widths is equal."""
+        return (*self.always, *(["dv"] if self.equal_dims == () and "dv" not in self.always else []))
+
+    @property
     def of_sequences(self) -> bool:
         """True if a limit restricts the lengths of sequences."""
         return self.query_lengths is not None or self.keys_reach_queries or self.equal_lengths or self.least_keys > 0
@@ -68,6 +113,12 @@ class Limits:
             if not common:
                 raise ValueError(f"query_lengths={self.query_lengths} has none of the lengths {other.query_lengths}")
         return replace(self, query_lengths=common, equal_lengths=self.equal_lengths or other.equal_lengths)
+
+    @property
+    def told(self) -> dict[str, str]:
+        """Limits that are set, by name, as Python writes them."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: repr(value) for name, value in values.items() if value != getattr(Limits(), name)}
 
     def refusal(self, problem: Problem) -> str:
         """Return why the kernel does not take the problem; an empty text if it does."""
@@ -88,10 +139,10 @@ class Limits:
 
     def _reasons(self, problem: Problem) -> Iterator[str]:
         Q, K, used = problem.query_length, problem.key_length, problem.options()
-        widths = {problem.scored_width, problem.head_value_dim}
+        widths = (problem.scored_width, problem.head_value_dim)
         if problem.diagonal is not None:
             yield "it is some rows of a longer problem; give the kernel all rows"
-        if self.head_dims is not None and not widths <= set(self.head_dims):
+        if self.widths is not None and widths not in self.widths:
             yield f"head dimensions must be among {self.head_dims}"
         for axis, length in (("Q", Q), ("K", K)):
             if length % self.step(axis):

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from attn_spec.problem.options import OPTIONS
-from attn_spec.problem.options.option import CHOICE, MASK, PARAMETER, SCORE, Option
+from attn_spec.problem.options.option import CHOICE, MASK, PARAMETER, SCORE, TIE, Option
 
 if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
@@ -26,7 +26,9 @@ def needs_code(row: Option) -> bool:
     """Return whether an arithmetic needs code of its own for an option."""
     if row.kind == PARAMETER:
         return row.adds_to_row_sum or needs_code(OPTIONS[row.of])
-    return row.adds_to_row_sum or not (row.kind in (CHOICE, SCORE) or (row.kind == MASK and row.sees is not None))
+    if row.kind in (CHOICE, SCORE, TIE):
+        return row.adds_to_row_sum
+    return row.adds_to_row_sum or row.kind != MASK or row.sees is None
 
 
 #: Names of the options that need code in each arithmetic, in the order of the table.

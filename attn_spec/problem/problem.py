@@ -244,6 +244,18 @@ class Problem(Sequences):
         """Return a copy with some fields changed; the recipe of the copy is None."""
         return replace(self, **{"recipe": None, **changes})
 
+    def with_inputs(self, **inputs: np.ndarray) -> Self:
+        """Return a copy with other numbers in q, k or v, by name.
+
+        Under ``latent`` v becomes the first columns of the given k. If v is given without k, these columns of k become
+        the given v.
+        """
+        if self.latent and "k" in inputs:
+            inputs["v"] = inputs["k"][..., : self.value_dim]
+        elif self.latent and "v" in inputs:
+            inputs["k"] = np.concatenate([inputs["v"], self.k[..., self.value_dim :]], axis=-1)
+        return self.replace(**inputs)
+
     def digest(self) -> bytes:
         """Return a hash of the recipe, or of every bit of the fields if there is no recipe."""
         return self.digest_of_bits() if self.recipe is None else self._hashed(["recipe"])

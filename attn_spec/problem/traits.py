@@ -74,6 +74,11 @@ def adds_to_row_sum(row: Option) -> bool:
     return row.adds_to_row_sum
 
 
+def ties_values(row: Option) -> bool:
+    """Return whether the option says that values are columns of keys, so that neither changes alone."""
+    return row.ties_values
+
+
 def bends_scores(row: Option) -> bool:
     """Return whether the score is not one product of operands that have q and k as factors."""
     return not (row.is_product and OPTIONS.get(row.of, row).is_product)

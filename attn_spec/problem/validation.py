@@ -65,6 +65,18 @@ def _check_projections(p: Any) -> None:
         )
 
 
+def _check_tie(p: Any) -> None:
+    """Raise :class:`ProblemError` unless the values of a problem with ``latent`` are the first columns of its keys."""
+    same = bits.identical(p.v, p.k[..., : p.value_dim])
+    if not same.all():
+        at = tuple(np.argwhere(~same)[0].tolist())
+        raise ProblemError(
+            f"latent=True says that v is the first Dv = {p.value_dim} columns of k, bit for bit; "
+            f"v{list(at)} is {p.v[at]:.9g} and k{list(at)} is {p.k[at]:.9g}: give v=k[..., :{p.value_dim}], or leave "
+            "latent out"
+        )
+
+
 def check_options(p: Any) -> None:
     """Raise :class:`ProblemError` unless every option has an allowed value and the options can be combined."""
     _check_scores(p)
@@ -73,6 +85,8 @@ def check_options(p: Any) -> None:
     for name, row in OPTIONS.items():
         if (reason := row.refusal(getattr(p, name), p.lengths, p.dtype_of(name))) is not None:
             raise ProblemError(f"{name} {reason}")
+    if p.latent:
+        _check_tie(p)
 
 
 def _check_scores(p: Any) -> None:

@@ -18,7 +18,7 @@ from attn_spec.contract.readings import readings_of
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.kernels.dropping import dropping, needs_seed
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.problem.traits import all_but
+from attn_spec.problem.traits import all_but, ties_values
 from attn_spec.search.assertions import assert_gradients_within_bound, measured_within_bound
 from attn_spec.search.drawing import strategies
 from attn_spec.search.drawing.cotangents import randomness
@@ -61,17 +61,20 @@ def showing(
 
     Raises :class:`NotTaken` if the kernel's limits allow no such problem.
     """
-    dims = subject.kernel.limits.head_dims or VALUE_DIMS
-    step = subject.kernel.limits.step("K" if subject.supports("cross") else "QK")
+    limits = subject.kernel.limits
+    dims = (limits.value_dims if subject.supports("dv") else limits.equal_dims) or VALUE_DIMS
+    step = limits.step("K" if subject.supports("cross") else "QK")
     lengths = sorted({-(-n // step) * step for n in keys if -(-n // step) * step <= max(dims)})
     lengths = lengths or [max(dims) // step * step]
     if not lengths[0]:
         raise NotTaken(f"values of {max(dims)} columns cannot show the weights of {step} keys")
     length = st.shared(st.sampled_from(lengths), key="keys that are shown")
     width = length.map(lambda n: min(dim for dim in dims if dim >= n))
-    same = {} if subject.supports("dv") else {"head_dim": width}
+    any_width = limits.widths is None or len(limits.widths) == len(limits.query_dims or ()) * len(dims)
+    same = {} if subject.supports("dv") and any_width else {"head_dim": width.map(limits.query_dim)}
+    drawn["without"] = (*drawn.get("without", ()), ties_values)
     drawn["where"] = lambda recipe: recipe.key_length <= recipe.value_dim
-    return draw(subject, key_length=length, value_dim=width, **same, **drawn)
+    return draw(subject, **{"key_length": length, "value_dim": width, **drawn, **same})
 
 
 def together(subject: Subject) -> SearchStrategy[Problem]:
@@ -105,20 +108,21 @@ def long_rows(subject: Subject) -> SearchStrategy[Problem]:
         kv_heads=heads,
         query_length=1 if is_slow else 2 if subject.dtype == "float64" else 8,
         key_length=(LONG[0] if is_slow else st.sampled_from(LONG)) if crosses else SQUARE,
-        head_dim=_head_dim(subject) if subject.supports("dv") else dim,
+        head_dim=_head_dim(subject, dim) if subject.supports("dv") else dim,
         value_dim=dim,
     )
 
 
 def _columns(subject: Subject) -> int:
     """Return the number of value columns for long rows: large, so that few keys share a column."""
-    allowed = subject.kernel.limits.head_dims or (128,)
+    allowed = subject.kernel.limits.value_dims or (128,)
     return max((dim for dim in allowed if dim <= 128), default=min(allowed))
 
 
-def _head_dim(subject: Subject) -> int:
-    """Return a small head dimension, which does not matter for equal scores."""
-    return min(subject.kernel.limits.head_dims or (16,))
+def _head_dim(subject: Subject, value_dim: int | None = None) -> int:
+    """Return a small head dimension that goes with values of ``value_dim``; it does not matter for equal scores."""
+    widths = subject.kernel.limits.widths or ((16, value_dim),)
+    return min(dim for dim, other in widths if value_dim in (None, other))
 
 
 def not_shown(subject: Subject) -> str:

@@ -48,7 +48,7 @@ def assert_hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> 
     if not subject.conventions.empty_rows_are_constant:
         rows = rows & guard("hidden keys may change a mean of V", ~problem.empty_rows, without=True)
     for what, k, v in _contents(subject, problem, rng):
-        changed = problem.replace(
+        changed = problem.with_inputs(
             k=np.where(hidden[..., None], k, problem.k), v=np.where(hidden[..., None], v, problem.v)
         )
         if has_unknown_operands(subject, changed):
@@ -69,7 +69,7 @@ def assert_unseen_keys_reach_no_gradient(subject: Subject, problem: Problem, dO:
     rng, before = randomness(problem), subject.gradients(problem, dO)
     seen = np.any(problem.visible.reshape(problem.batch, problem.kv_heads, -1, problem.key_length), axis=2)[..., None]
     for what, k, v in _contents(subject, problem, rng, _largest(subject, problem, dO)):
-        changed = problem.replace(k=np.where(seen, problem.k, k), v=np.where(seen, problem.v, v))
+        changed = problem.with_inputs(k=np.where(seen, problem.k, k), v=np.where(seen, problem.v, v))
         if has_unknown_operands(subject, changed):
             continue
         after = subject.gradients(changed, dO)
@@ -122,7 +122,7 @@ def _with_other_unused(
     for what, k, v in contents:
         q = np.full(problem.q.shape, np.nan) if np.isnan(k).any() else np.roll(problem.q, 1, 0)
         written = {"q": q, "k": k, "v": v}
-        changed = problem.replace(**{n: np.where(used[n], getattr(problem, n), x) for n, x in written.items()})
+        changed = problem.with_inputs(**{n: np.where(used[n], getattr(problem, n), x) for n, x in written.items()})
         if not has_unknown_operands(subject, changed):
             yield what, changed
 
@@ -153,6 +153,8 @@ def _contents(
         factor *= np.prod([np.abs(x).sum(axis=-2).max(initial=1.0) for x in parameters_of(problem).values()])
         largest_value = min(largest_value, _largest(subject, problem, np.ones(1))) / factor
     largest_key = _largest(subject, problem, problem.q * max(1.0, abs(problem.scale_value)) * factor)
+    if problem.latent:  # a key's first columns are its value
+        largest_key = largest_value = min(largest_key, largest_value)
     for what, size in (("N(0, 1) values", 1.0), ("values of size 1e4", 1e4)):
         k = min(size, largest_key) * rng.standard_normal(problem.k.shape).clip(-4, 4)
         v = min(size, largest_value) * rng.standard_normal(problem.v.shape).clip(-4, 4)

@@ -17,7 +17,7 @@ import numpy as np
 
 from attn_spec.kernels.frameworks.framework import FrameworkError
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.limits import NotTaken
+from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
@@ -107,12 +107,12 @@ def failure(subject: Subject) -> str | None:
 
 def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
     """Return a small problem that the kernel takes, with the options it requires and the named shape ability."""
-    limits, shaped = kernel.limits, {option, *kernel.limits.always}
+    limits, shaped = kernel.limits, {option, *kernel.limits.needed}
     length = 8 * limits.step("QK")
     queries = length if limits.query_lengths is None else limits.query_lengths[0]
     keys = 0 if "empty" in shaped else 2 * length if "cross" in shaped else length
-    head_dim = (limits.head_dims or (16,))[0]
-    value_dim = head_dim + 8 if "dv" in shaped else head_dim
+    tied = any(OPTIONS[name].ties_values for name in shaped & set(OPTIONS))
+    head_dim, value_dim = _plain_dims(limits, unequal="dv" in shaped, tied=tied)
     rng = np.random.default_rng(0)
 
     def normal(heads: int, length: int, dim: int) -> bits.Values:
@@ -127,7 +127,18 @@ def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
         v=normal(kv_heads, keys, value_dim),
         dtypes=kernel.dtypes_at(dtype),
     )
+    if tied:
+        problem = problem.replace(v=problem.k[..., :value_dim])
     return problem.replace(**{name: used(name, problem) for name in limits.always if name in OPTIONS})
+
+
+def _plain_dims(limits: Limits, *, unequal: bool, tied: bool) -> tuple[int, int]:
+    """Return D and Dv of a plain problem: ``unequal`` or not if the kernel takes that, and Dv <= D if ``tied``."""
+    if limits.widths is None:
+        return (16, 16) if not unequal else (24, 16) if tied else (16, 24)
+    able = [(D, Dv) for D, Dv in limits.widths if Dv <= D or not tied]
+    meant = [pair for pair in able if (pair[0] != pair[1]) == unequal]
+    return (meant or able or limits.widths)[0]
 
 
 def with_an_empty_row(kernel: Kernel, dtype: str) -> Problem:

@@ -77,7 +77,7 @@ def generic_problems(subject: Subject) -> SearchStrategy[Problem]:
     queries = (16,) if costly else (32, 33)
     most = error_statistics.most_terms(subject.contract)
     lengths = [n for n in terms if n <= most] or [FEWEST]
-    allowed = sorted(subject.kernel.limits.head_dims or dims)
+    allowed = sorted(subject.kernel.limits.equal_dims or dims)
     D = st.shared(st.sampled_from([dim for dim in dims if dim in allowed and dim <= most] or allowed), key="head_dim")
     return strategies.problems(
         subject,

@@ -108,7 +108,8 @@ def points_of(subject: Subject, grid: Grid) -> list[Point]:
 def _point(
     subject: Subject, grid: Grid, *, sweep: str, length: int, magnitude: float = math.nan, regime: str = "normal"
 ) -> Point:
-    head_dim = min(subject.kernel.limits.head_dims or (HEAD_DIM,), key=lambda d: abs(d - HEAD_DIM))
+    limits = subject.kernel.limits
+    head_dim = min(limits.query_dims or (HEAD_DIM,), key=lambda d: abs(d - HEAD_DIM))
     length = -(-length // subject.kernel.limits.step("QK")) * subject.kernel.limits.step("QK")
     recipes = tuple(
         Recipe(
@@ -118,7 +119,7 @@ def _point(
             query_length=min(length, grid.queries) if subject.supports("cross") else length,
             key_length=length,
             head_dim=head_dim,
-            value_dim=head_dim,
+            value_dim=limits.value_dim(head_dim),
             scale=magnitude * head_dim**-0.5 if sweep == "magnitude" else None,
         )
         for seed in range(grid.seeds)

@@ -123,6 +123,13 @@ MEMBERS = (
         bound=_OUTPUT,
         tests=("tests/attention/test_masks_in_use.py",),
     ),
+    Member(
+        name="multi-head latent attention",
+        options=("latent",),
+        supports=("latent", "scale"),
+        tests=("tests/attention/test_latent.py",),
+        lacks=dict.fromkeys(("NumPy", "Triton, JAX"), "an ordinary kernel whose values are part of its keys"),
+    ),
     Member(name="mask", options=("mask",), bound=_OUTPUT),
     Member(
         name="block-sparse and strided masks",

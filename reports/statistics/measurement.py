@@ -104,7 +104,8 @@ def taken(subject: Subject, draws: int) -> int:
 def places(subject: Subject, shown: Sequence[str]) -> list[Place]:
     """Return the places that a kernel takes, at each of which some statistic of ``shown`` is measured."""
     limits = subject.kernel.limits
-    dims = [d for d in DIMS if d in (limits.head_dims or DIMS)] or list(limits.head_dims or ())
+    taken = limits.query_dims or DIMS
+    dims = [d for d in DIMS if d in taken] or list(taken)
     fixed = min(dims, key=lambda d: abs(d - FIXED_DIM))
     pairs = dict.fromkeys([(d, fixed_keys(subject)) for d in dims] + [(fixed, _taken(subject, n)) for n in KEYS])
     every = [Place(d=d, n=n, scaled=scaled) for d, n in pairs for scaled in (True, False)]
@@ -179,7 +180,11 @@ def _squares(x: np.ndarray) -> np.ndarray:
 
 def _value_dim(subject: Subject, d: int, wanted: int) -> int:
     """Return ``wanted`` if the kernel takes any value dimension, else d."""
-    return wanted if subject.supports("dv") and subject.kernel.limits.head_dims is None else d
+    return (
+        wanted
+        if subject.supports("dv") and subject.kernel.limits.widths is None
+        else subject.kernel.limits.value_dim(d)
+    )
 
 
 def _lse(subject: Subject, q: np.ndarray, k: np.ndarray, **options: Any) -> np.ndarray:

@@ -75,9 +75,14 @@ REFUSED = {
     "no time": ({"slowness": 0.0}, "test_declaration:identity: slowness must be more than 0, not 0.0"),
     "head dimensions": (
         {"head_dims": [64, 128]},
-        "test_declaration:identity: head_dims must be a tuple of numbers of at least 1, not [64, 128]",
+        "test_declaration:identity: head_dims must be a tuple of numbers of at least 1, or of pairs of them, not [64",
     ),
-    "head dimension": ({"head_dims": 64}, "head_dims must be a tuple of numbers of at least 1, not 64"),
+    "head dimension": ({"head_dims": 64}, "a tuple of numbers of at least 1, or of pairs of them, not 64"),
+    "head dimensions of three": ({"head_dims": ((8, 4, 2),)}, "or of pairs of them, not ((8, 4, 2),)"),
+    "unequal widths": (
+        {"head_dims": ((24, 16),)},
+        "head_dims ((24, 16),) are pairs of unequal numbers, so that every problem uses dv; declare dv too",
+    ),
     "query lengths of a presentation": (
         {"presentation": "decode", "query_lengths": (2, 4)},
         "query_lengths=(2, 4) has none of the lengths (1,), which calls in the presentation decode have",

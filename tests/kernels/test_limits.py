@@ -20,6 +20,13 @@ from attn_spec.search.verdict import Verdict
 TURNED = {"rotary": "half", "head_dim": 4, "query_length": 5, "key_length": 5}
 REFUSALS = {
     "D": (Limits(head_dims=(64, 128)), {"head_dim": 64, "value_dim": 128}, {"value_dim": 8}, "among (64, 128)"),
+    "a pair": (
+        Limits(head_dims=((24, 16),)),
+        {"head_dim": 24, "value_dim": 16},
+        {"value_dim": 24},
+        "among ((24, 16),)",
+    ),
+    "pairs": (Limits(head_dims=(64, (24, 16))), {"head_dim": 24, "value_dim": 16}, {"value_dim": 16}, "(64, (24, 16))"),
     "Q": (Limits(multiples={"Q": 4}), {"query_length": 8}, {"query_length": 6}, "length of Q must be a multiple of 4"),
     "K": (Limits(multiples={"K": 4}), {"key_length": 0}, {"key_length": 6}, "length of K must be a multiple of 4"),
     "decoding": (Limits(query_lengths=(1,)), {}, {"query_length": 2}, "the number of queries must be among (1,)"),
@@ -41,10 +48,21 @@ REFUSALS = {
 @pytest.mark.parametrize("name", REFUSALS)
 def test_a_problem_that_is_not_taken_is_told_from_one_that_is(name):
     limits, taken, refused, reason = REFUSALS[name]
-    dims = {"head_dim": 64, "value_dim": 64} if name == "D" else {}
+    dims = {"head_dim": 64, "value_dim": 64} if name in ("D", "pairs") else {}
 
     assert limits.refusal(Recipe(**{**dims, **taken}).problem()) == ""
     assert reason in limits.refusal(Recipe(**{**dims, **refused}).problem())
+
+
+def test_numbers_combine_and_pairs_stay_together():
+    limits = Limits(head_dims=(64, (24, 16), 8, (24, 24)))
+
+    assert limits.widths == ((64, 64), (64, 8), (24, 16), (8, 64), (8, 8), (24, 24))
+    assert (limits.query_dims, limits.value_dims) == ((64, 24, 8), (64, 8, 16, 24))
+    assert (limits.equal_dims, limits.needed) == ((64, 8, 24), ())
+    assert (limits.query_dim(16), limits.query_dim(64), limits.value_dim(24), limits.value_dim(8)) == (24, 64, 24, 8)
+    assert Limits(head_dims=((24, 16),), always=("latent",)).needed == ("latent", "dv")
+    assert (Limits().widths, Limits().needed, Limits().query_dim(7)) == (None, (), 7)
 
 
 def test_a_kernel_is_never_called_with_what_it_does_not_take():

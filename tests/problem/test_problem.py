@@ -81,6 +81,12 @@ REFUSED = {
         {"window": (1, 0), "window_sinks": -1},
         "window_sinks must be an integer of 0 or more or None, not -1",
     ),
+    "values that are no keys": (
+        {"v": np.zeros((2, 2, 6, 3)), "latent": True},
+        "latent=True says that v is the first Dv = 3 columns of k, bit for bit; v[0, 0, 0, 0] is 0 and k[0, 0, 0, 0]",
+    ),
+    "values wider than keys": ({"latent": True}, "latent must be True, with Dv of at most D, or False, not True"),
+    "latent of a number": ({"latent": 3}, "latent must be True, with Dv of at most D, or False, not 3"),
     "mask of floats": ({"mask": np.ones((1, 1, 3, 6))}, "mask must be a bool array broadcastable to [B, Hq, Sq, Sk]"),
     "mask too large": ({"mask": np.ones((3, 1, 3, 6), bool)}, "= (2, 4, 3, 6), not bool (3, 1, 3, 6)"),
     "mask of two dimensions": ({"mask": np.ones((3, 6), bool)}, "mask must be a bool array broadcastable"),

@@ -21,6 +21,8 @@ LIMITED = {
     "whole tiles": ({"limits": Limits(multiples={"Q": 128, "K": 128})}, ()),
     "whole tiles of self-attention": ({"limits": Limits(multiples={"Q": 64, "K": 64}, head_dims=(128,))}, ("cross",)),
     "two dimensions": ({"limits": Limits(head_dims=(64, 128))}, ()),
+    "pairs of dimensions": ({"limits": Limits(head_dims=((24, 16), (8, 8)))}, ()),
+    "one pair of dimensions": ({"limits": Limits(head_dims=((24, 16),))}, ()),
     "always causal": ({"limits": Limits(always=("causal",), keys_reach_queries=True)}, ()),
     "options alone": ({"limits": Limits(exclusive=(("causal", "mask"), ("causal", "bias"), ("causal", "window")))}, ()),
     "few signatures": ({"signatures": 4}, ()),

@@ -30,6 +30,7 @@ FAMILIES = [
     "gradient_laws",
     "gradients",
     "independence",
+    "latent",
     "layers",
     "lengths",
     "linear_attention",
@@ -95,8 +96,10 @@ def able_of(property_):
     other = named_by([replaces_score]) & set(property_.needs) or property_.not_applicable(Subject(kernel, "float32"))
     if set(property_.needs) & named_by([weighs_linearly]):
         return SOUND["linear"]
-    takes_all = set(property_.needs) & set(OPTIONS) <= kernel.supports
-    return SOUND["other_scores"] if other else kernel if takes_all else resolve("torch_tiled")
+    if other:
+        return SOUND["other_scores"]
+    able = (kernel, resolve("torch_tiled"), SOUND["sequential"])
+    return next(each for each in able if set(property_.needs) & set(OPTIONS) <= each.supports)
 
 
 @pytest.mark.parametrize("property_", REGISTRY.values(), ids=REGISTRY)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 
 from attn_spec.problem import masks
 from attn_spec.problem.options.dropout import Dropout
+from attn_spec.problem.options.latent import Latent
 from attn_spec.problem.options.layer import Layer
 from attn_spec.problem.options.lengths import Lengths
 from attn_spec.problem.options.linear import Linear
@@ -25,7 +26,7 @@ from attn_spec.problem.options.terms import Terms
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Options(Sinks, Dropout, Linear, Layer, Rotary, Scores, Terms, Lengths, Masking):
+class Options(Latent, Sinks, Dropout, Linear, Layer, Rotary, Scores, Terms, Lengths, Masking):
     """All options of a problem; the fields of the last base come first.
 
     Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> - slope * distance -> mask``. Weights are the

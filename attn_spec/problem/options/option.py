@@ -20,6 +20,8 @@ MASK, TERM, ADDEND, SCORE, WEIGHT = "mask", "term", "addend", "score", "weight"
 #: Kinds of options that depend on others. PARAMETER is a further parameter of another option. CHOICE says how other
 #: options are read.
 PARAMETER, CHOICE = "parameter", "choice"
+#: Kind of options that say how tensors of the input depend on one another. No formula has such an option in it.
+TIE = "tie"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class Option:
     name: str = ""
     #: Meaning of the option in a kernel's declaration, as ``attn-spec explain`` prints it.
     says: str
-    #: One of MASK, TERM, ADDEND, SCORE, WEIGHT, PARAMETER and CHOICE.
+    #: One of MASK, TERM, ADDEND, SCORE, WEIGHT, PARAMETER, CHOICE and TIE.
     kind: str
     #: Names of the parameter by which callables take the option.
     spellings: tuple[str, ...]
@@ -77,6 +79,8 @@ class Option:
     #: True if the option says where the queries or keys of a batch entry begin or end, so that the diagonal of other
     #: options starts elsewhere.
     moves_diagonal: bool = False
+    #: True if the option says that the values are columns of the keys, so that neither changes alone.
+    ties_values: bool = False
     #: Axis, "Q" or "K", whose length the numbers of an integer tensor may reach; patterns of the tensor are told that
     #: length. Empty for other options.
     up_to: str = ""
@@ -100,6 +104,11 @@ class Option:
     def is_used(self, value: Any) -> bool:
         """Return whether a problem with this value uses the option."""
         return self.kind != CHOICE and (value is not None if self.off is None else value != self.off)
+
+    @property
+    def changes_answers(self) -> bool:
+        """True if a problem with this option has another answer than the problem with the same tensors without it."""
+        return self.kind not in (CHOICE, TIE)
 
     def shape(self, lengths: Mapping[str, int]) -> Shape:
         """Return the shape of the option's tensor when no axis is broadcast; ``lengths`` are those of the axes by

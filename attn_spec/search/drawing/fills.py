@@ -30,22 +30,37 @@ class Draft:
     form: Format
     #: Scale of the problem; never zero, so that scores can be set through k.
     scale: float
+    #: True if v is the first columns of k in the end, see :meth:`tie`.
+    tied: bool = False
 
     @property
     def key_index(self) -> np.ndarray:
         """Index of each key, 0 .. Sk - 1, with shape [B, Hkv, Sk]."""
         return np.broadcast_to(np.arange(self.k.shape[2], dtype=float), self.k.shape[:3])
 
+    @property
+    def direction(self) -> int:
+        """Direction of q and k through which scores are set: the first, or the first in which no value lies."""
+        return self.v.shape[-1] % self.k.shape[-1] if self.tied else 0
+
     def aim(self, scores: np.ndarray) -> None:
-        """Give every query the scores [B, Hkv, Sk] through direction 0; the other directions add N(0, 1)."""
-        self.q[..., 0] = 8.0
-        self.k[..., 0] = scores / (8.0 * self.scale)
+        """Give every query the scores [B, Hkv, Sk] through one direction; the other directions add N(0, 1)."""
+        self.q[..., self.direction] = 8.0
+        self.k[..., self.direction] = scores / (8.0 * self.scale)
 
     def shift(self, constant: float) -> None:
         """Add a constant to every score through the last direction, the same bits for every key if D > 1."""
         self.q[..., -1] = 64.0
         kept = self.k[..., -1] if self.k.shape[-1] == 1 else 0.0
         self.k[..., -1] = kept + constant / (64.0 * self.scale)
+
+    def tie(self, *, values: bool) -> None:
+        """Make v the first columns of k: these columns become v if ``values`` is True, else v becomes these columns."""
+        columns = slice(self.v.shape[-1])
+        if values:
+            self.k[..., columns] = self.v
+        else:
+            self.v = self.k[..., columns].copy()
 
 
 def nothing(_: Draft) -> None:

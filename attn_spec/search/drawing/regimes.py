@@ -180,7 +180,7 @@ class Recipe(Options):
     equal_lengths: bool = False
     #: Power of 2 by which q and k are multiplied in the end.
     size: float = 1.0
-    #: Power of 2 by which v is multiplied in the end.
+    #: Power of 2 by which v is multiplied in the end; v of ``latent`` is k, which ``size`` multiplies.
     value_size: float = 1.0
 
     def __post_init__(self) -> None:
@@ -201,12 +201,16 @@ class Recipe(Options):
         draft = self._draft()
         for name in self.regime.split("+"):
             REGIMES[name].fill(draft)
+        if self.latent:
+            draft.tie(values=any(name in VALUE_REGIMES for name in self.regime.split("+")))
         if self.shift:
             draft.shift(self.shift)
+        q, k = (self._rounded(name, self.size * x) for name, x in (("q", draft.q), ("k", draft.k)))
+        v = k[..., : self.value_dim] if self.latent else self._rounded("v", self.value_size * draft.v)
         return Problem(
-            q=self._rounded("q", self.size * draft.q),
-            k=self._rounded("k", self.size * draft.k),
-            v=self._rounded("v", self.value_size * draft.v),
+            q=q,
+            k=k,
+            v=v,
             dtypes=self.dtypes,
             recipe=self,
             **clipped(self, {name: self._option(name, row) for name, row in OPTIONS.items()}),
@@ -264,6 +268,7 @@ class Recipe(Options):
             rng=self._stream(self.regime),
             form=FORMATS[self.dtype],
             scale=(self.head_dim**-0.5 if self.scale is None else self.scale) or 1.0,  # the scale of q.k
+            tied=self.latent,
         )
 
     def _stream(self, purpose: str) -> np.random.Generator:

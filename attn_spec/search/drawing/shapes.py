@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
+from attn_spec.problem.options import OPTIONS
+
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
@@ -48,9 +50,9 @@ _PAST_A_TILE = st.sampled_from([length for length in TILE_EDGES if length > 32])
 
 @cache
 def ingredients(
-    head_dims: tuple[int, ...] | None, slowness: float, *, telling: bool = False
+    widths: tuple[tuple[int, int], ...] | None, slowness: float, *, telling: bool = False
 ) -> dict[str, SearchStrategy[Any]]:
-    """Return the strategies of :class:`Ingredients` for a kernel with these head dimensions and this slowness.
+    """Return the strategies of :class:`Ingredients` for a kernel with these pairs of widths and this slowness.
 
     If ``telling`` is True, the shapes go past a tile of keys, with several groups and batch entries.
     """
@@ -58,23 +60,25 @@ def ingredients(
         [pair for place, pair in enumerate(pairs) if place < 2 or pair[0] * slowness <= HEADS_BUDGET]
         for pairs in (EQUAL_HEADS, GROUPED_HEADS)
     )
+    pairs = ((), ()) if widths is None else zip(*widths, strict=True)
+    query_dims, value_dims = (tuple(dict.fromkeys(dims)) for dims in pairs)
     plain = {
         "equal": st.sampled_from(equal),
         "grouped": st.sampled_from(grouped),
         "keys": _LENGTHS,
         "others": _LENGTHS,
         "empty": st.sampled_from(range(3)),
-        "head_dim": st.sampled_from(sorted(head_dims or HEAD_DIMS)),
-        "value_dim": st.sampled_from(head_dims or VALUE_DIMS),
+        "head_dim": st.sampled_from(sorted(query_dims or HEAD_DIMS)),
+        "value_dim": st.sampled_from(value_dims or VALUE_DIMS),
         "batch": st.sampled_from((1, 1, 2, 3, 9)),
-        "widths": st.tuples(*3 * [st.sampled_from(head_dims or WIDTHS)]),
+        "widths": st.tuples(*(st.sampled_from(dims or WIDTHS) for dims in (query_dims, value_dims, value_dims))),
     }
     if not telling:
         return plain
     several = {name: st.sampled_from(pairs[1:2]) for name, pairs in (("equal", equal), ("grouped", grouped))}
     dims = {
-        "head_dim": st.sampled_from(head_dims or HEAD_DIMS[2:]),
-        "value_dim": st.sampled_from(head_dims or VALUE_DIMS[2:]),
+        "head_dim": st.sampled_from(query_dims or HEAD_DIMS[2:]),
+        "value_dim": st.sampled_from(value_dims or VALUE_DIMS[2:]),
     }
     return plain | several | dims | {"keys": _PAST_A_TILE, "batch": st.just(2)}
 
@@ -106,8 +110,7 @@ class Ingredients:
             queries = self.others if self.others != keys else keys + 1
         if "empty" in chosen:
             keys, queries = [(0, 0), (keys, 0), (0, queries)][self.empty if "cross" in chosen else 0]
-        D = self.head_dim
-        values = [self.value_dim, *(subject.kernel.limits.head_dims or VALUE_DIMS), D]
+        D, value_dim = self._dims(subject.kernel.limits.widths, chosen)
         is_small = self.batch * heads * subject.kernel.slowness <= most_heads
         return {
             "batch": self.batch if is_small else max(min(self.batch, FEW_HEADS // heads), 1),
@@ -116,8 +119,21 @@ class Ingredients:
             "query_length": queries,
             "key_length": keys,
             "head_dim": D,
-            "value_dim": next((dim for dim in values if dim != D), D) if "dv" in chosen else D,
+            "value_dim": value_dim,
         }
+
+    def _dims(self, widths: tuple[tuple[int, int], ...] | None, chosen: frozenset[str]) -> tuple[int, int]:
+        """Return D and Dv for these options and abilities: a pair of ``widths``, or any pair if that is None.
+
+        The drawn dimensions come first. An option under which v is part of k excludes a Dv above D.
+        """
+        tied = any(OPTIONS[name].ties_values for name in chosen & set(OPTIONS))
+        if widths is None:
+            widths = tuple((self.head_dim, dim) for dim in (self.value_dim, *VALUE_DIMS, self.head_dim))
+        able = [pair for pair in widths if not (tied and pair[1] > pair[0])] or widths
+        meant = [pair for pair in able if (pair[0] != pair[1]) == ("dv" in chosen)] or able
+        drawn = (self.head_dim, self.value_dim)
+        return min(meant, key=lambda pair: (pair[0] != drawn[0], pair[1] != drawn[1]))
 
 
 def of_layer(recipe: Recipe, widths: tuple[int, int, int] | None, *, own_values: bool) -> Recipe:

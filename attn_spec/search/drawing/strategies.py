@@ -97,7 +97,7 @@ def problems(
 
     Raises :class:`NotTaken` if the kernel always uses an option in ``without``.
     """
-    if clash := sorted(named_by(without) & set(subject.kernel.limits.always) - set(needs)):
+    if clash := sorted(named_by(without) & set(subject.kernel.limits.needed) - set(needs)):
         raise NotTaken(f"the kernel always uses {', '.join(clash)}, which no problem of this property does")
     asked = {"needs": needs, "without": without, "regimes": regimes, **fixed}
     recipe, at_a_size = recipes(subject, **asked), turns.size() is not None
@@ -131,7 +131,7 @@ def recipes(
 ) -> Recipe:
     """Draw the recipes behind :func:`problems`, which describes the arguments; ``telling`` excludes plain shapes."""
     # Options come last: their number of draws varies, so that Hypothesis cannot replay draws after them.
-    ingredients = shapes.ingredients(subject.kernel.limits.head_dims, subject.kernel.slowness, telling=telling)
+    ingredients = shapes.ingredients(subject.kernel.limits.widths, subject.kernel.slowness, telling=telling)
     drawn = shapes.Ingredients(**{name: draw(strategy) for name, strategy in ingredients.items()})
     size = turns.size()
     if size:
@@ -215,7 +215,7 @@ def _options(
     drawn = set(draw(_some(tuple(possible), round(share * len(possible)))))
     if "empty" not in excluded and subject.supports("empty") and draw(_ONE_IN_SIXTEEN):
         drawn.add("empty")
-    chosen = {*needs, *subject.kernel.limits.always}
+    chosen = {*needs, *subject.kernel.limits.needed}
     for name in [name for name in (*_WEIGHTS, "empty") if name in drawn - chosen]:
         if not _is_excluded(subject, name, chosen):
             chosen.add(name)

@@ -260,7 +260,7 @@ def is_taken(subject: Subject, recipe: PeerRecipe) -> bool:
     return (
         subject.supports(*needs)
         and needs.issuperset(limits.always)
-        and (limits.head_dims is None or recipe.head_dim in limits.head_dims)
+        and (limits.widths is None or (recipe.head_dim, recipe.value_dim) in limits.widths)
         and not any(length % limits.step("QK") for length in lengths)
         and not any(needs.issuperset(pair) for pair in limits.exclusive)
     )

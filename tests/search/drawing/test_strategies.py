@@ -94,6 +94,25 @@ def test_declared_limits_are_respected(supports):
         assert all(problem.query_length == problem.key_length for problem in problems)
 
 
+@pytest.mark.parametrize("latent", [False, True])
+@pytest.mark.parametrize("dims", [((24, 16),), ((8, 8), (24, 16), (16, 24)), (8, (24, 16))])
+def test_widths_are_drawn_in_pairs(dims, latent):
+    limits = Limits(head_dims=dims, always=("latent",) * latent)
+    limited = subject("cross", "dv", "gqa", "latent", "scale", limits=limits)
+
+    problems = drawn(strategies.problems(limited), 150)
+
+    taken = {pair for pair in limits.widths if pair[1] <= pair[0] or not latent}
+    assert {(problem.head_dim, problem.value_dim) for problem in problems if problem.latent or latent} == {
+        pair for pair in taken if pair[1] <= pair[0]
+    }
+    assert {(problem.head_dim, problem.value_dim) for problem in problems} == taken
+    assert {limits.refusal(problem) for problem in problems} == {""}
+    if (24, 24) not in limits.widths and len(dims) == 1:
+        with pytest.raises(NotTaken, match="the kernel always uses dv"):
+            strategies.problems(limited, without=("dv",))
+
+
 @pytest.mark.parametrize(
     "limits",
     [
