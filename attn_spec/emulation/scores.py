@@ -395,9 +395,13 @@ class Scores(MatrixProducts):
         return cols < self.Sk
 
     def in_sequence(self, cols: np.ndarray) -> np.ndarray:
-        """Return which keys of the tile belong to the sequence of each query, [1 or B, 1, 1 or Sq, tile]."""
+        """Return which keys of the tile belong to the sequence of each query, [1 or B, 1, 1 or Sq, tile].
+
+        Without lengths of keys a sequence ends where the tensor does, which ``in_bounds`` tests alone.
+        """
         of = self.sequences
-        return (of.first_keys <= cols) & (cols < of.end_keys) & (np.arange(self.Sq)[:, None] < of.used_queries)
+        seen = (of.first_keys <= cols) & (np.arange(self.Sq)[:, None] < of.used_queries)
+        return seen if np.ndim(of.end_keys) == 0 else seen & (cols < of.end_keys)
 
     def diagonal(self) -> np.ndarray:
         """Return the key that each query is aligned with, [Sq, 1], or [B, 1, Sq, 1] beside lengths of sequences."""
