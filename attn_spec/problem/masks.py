@@ -135,6 +135,37 @@ def blocks(size: int, seen: Sequence[Sequence[int]]) -> Mask:
 
 
 def document(query_ids: Sequence[int], key_ids: Sequence[int]) -> Mask:
-    """Return the mask of packed sequences, in which a query attends to the keys with its own document id."""
+    """Return the mask of packed sequences, in which a query attends to the keys with its own document id.
+
+    A negative id is padding: such a query sees no key, and no query sees such a key.
+    """
     q, k = np.asarray(query_ids), np.asarray(key_ids)
-    return Mask(f"document({list(query_ids)}, {list(key_ids)})", lambda i, j, sq, sk: q[i] == k[j])
+    name = f"document({list(query_ids)}, {list(key_ids)})"
+    return Mask(name, lambda i, j, sq, sk: (q[i] == k[j]) & (k[j] >= 0))
+
+
+def ancestors(parents: np.ndarray) -> np.ndarray:
+    """Return which nodes of a tree are a node itself or its ancestors, bool [n, n], a row for each node.
+
+    ``parents`` [n] are integers: each is a node before its child, or -1 for a root.
+    """
+    found = np.eye(len(parents), dtype=bool)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            found[node] |= found[parent]
+    return found
+
+
+def drafts(parents: np.ndarray, first: int, key_length: int) -> np.ndarray:
+    """Return the keys that each node of a tree of drafts attends to, bool [n, Sk].
+
+    Node i is the key ``first`` + i. It attends to all keys before ``first``, to itself and to its ancestors, and to no
+    key behind the tree. Source: SpecInfer (arXiv 2305.09781), tree attention. ``first`` is below 0 if the tree has more
+    nodes than there are keys; the keys are then the last nodes.
+    """
+    found = np.zeros((len(parents), key_length), dtype=bool)
+    start = min(max(first, 0), key_length)
+    stop = min(max(first + len(parents), start), key_length)
+    found[:, :start] = True
+    found[:, start:stop] = ancestors(parents)[:, start - first : stop - first]
+    return found

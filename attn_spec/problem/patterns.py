@@ -69,6 +69,35 @@ def _documents(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     return np.broadcast_to(document[0][:, None] == document[1], shape)
 
 
+def _interleaved_documents(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Return the mask of three documents whose queries and keys are mixed, with padding of no document among them."""
+    ids = rng.integers(3, size=(*shape[:2], max(shape[2:])))
+    ids = np.where(rng.random(ids.shape) < 1 / 8, -1, ids)
+    queries, keys = ids[..., : shape[2], None], ids[..., None, : shape[3]]
+    return (queries == keys) & (keys >= 0)
+
+
+#: Trees of n drafts by name, as the parent of each node, -1 for a root: (rng, n) -> integers [n]. In "siblings" each
+#: node of a pair has the first of the pair before as its parent. In "deep_first" a second branch of the prefix follows
+#: the first one. Both hide keys before the diagonal.
+TREES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
+    "chain": lambda rng, n: np.arange(n) - 1,
+    "star": lambda rng, n: np.full(n, -1),
+    "binary": lambda rng, n: (np.arange(n) + 1) // 2 - 1,
+    "random": lambda rng, n: rng.integers(-1, np.arange(n)),
+    "siblings": lambda rng, n: np.maximum(np.arange(n) // 2 * 2 - 2, -1),
+    "deep_first": lambda rng, n: np.where(np.arange(n) == (n + 1) // 2, -1, np.arange(n) - 1),
+}
+
+
+def _drafts(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Return the mask of a random tree of drafts for each batch entry and head; its nodes are the last keys."""
+    rows, keys = shape[2:]
+    trees = rng.choice(list(TREES), size=shape[:2])
+    found = [[masks.drafts(TREES[name](rng, rows), keys - rows, keys) for name in of_entry] for of_entry in trees]
+    return np.array(found, dtype=bool).reshape(shape)
+
+
 def _strided(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     """Return a strided mask with a random stride, one time in two with all keys nearer than the stride."""
     stride = int(rng.choice((2, 3, 4, 7, 16, 17)))
@@ -118,6 +147,8 @@ MASKS: dict[str, Pattern] = {
     "random": lambda rng, shape: rng.random(shape) < 0.5,
     "checkerboard": lambda rng, shape: np.indices(shape)[2:].sum(axis=0) % 2 == 0,
     "documents": _documents,
+    "interleaved_documents": _interleaved_documents,
+    "drafts": _drafts,
     "one_key": _one_key,
     "leading_hidden": _leading,
     "strided": _strided,

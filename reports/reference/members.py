@@ -132,6 +132,21 @@ MEMBERS = (
     ),
     Member(name="mask", options=("mask",), bound=_OUTPUT),
     Member(
+        name="packed documents",
+        supports=("mask",),
+        definition=_MASKS,
+        bound=_OUTPUT,
+        properties=("documents",),
+    ),
+    Member(
+        name="trees of drafts",
+        supports=("mask",),
+        definition=_MASKS,
+        bound=_OUTPUT,
+        properties=("drafts",),
+        mutants=("drafts",),
+    ),
+    Member(
         name="block-sparse and strided masks",
         supports=("mask",),
         definition=_MASKS,

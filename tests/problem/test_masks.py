@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attn_spec.problem import masks
+from attn_spec.problem import masks, patterns
 
 #: Four queries, six keys; # is attended to.
 BY_HAND = {
@@ -36,6 +36,7 @@ BY_HAND = {
     "blocks of 2": (masks.blocks(2, [[1, 0, 1], [0, 1, 0]]), "##..## ##..## ..##.. ..##.."),
     "blocks of 4, cut at the edge": (masks.blocks(4, [[0, 1]]), "....## ....## ....## ....##"),
     "document": (masks.document([0, 0, 1, 2], [0, 1, 1, 1, 0, 3]), "#...#. #...#. .###.. ......"),
+    "documents with padding": (masks.document([0, -1, 1, -1], [0, 1, -1, 1, 0, -1]), "#...#. ...... .#.#.. ......"),
     "causal in two documents": (
         masks.causal() & masks.document([0, 0, 1, 1], [0, 0, 1, 1, 1, 1]),
         "#..... ##.... ..#... ..##..",
@@ -59,6 +60,45 @@ def test_dense_is_the_matrix_drawn_by_hand(case):
 def test_more_queries_than_keys_leave_empty_rows_at_the_start_when_bottom_right():
     np.testing.assert_array_equal(masks.causal("bottom_right").dense(4, 2), matrix(".. .. #. ##"))
     np.testing.assert_array_equal(masks.causal("top_left").dense(4, 2), matrix("#. ## ## ##"))
+
+
+#: Parents, the first key of the tree, and the keys that each draft attends to, of six.
+TREES = {
+    "chain": ([-1, 0, 1, 2], 2, "###... ####.. #####. ######"),
+    "star": ([-1, -1, -1], 2, "###... ##.#.. ##..#."),
+    "a branch": ([-1, 0, 0, 2], 1, "##.... ###... ##.#.. ##.##."),
+    "two branches": ([-1, 0, -1, 2], 2, "###... ####.. ##..#. ##..##"),
+    "no prefix": ([-1, 0], 0, "#..... ##...."),
+    "the last drafts are keys": ([-1, 0, 1, 1, 2], -2, "...... ...... #..... .#.... #.#..."),
+    "behind the keys": ([-1, 0], 8, "###### ######"),
+    "before the keys": ([-1, 0], -5, "...... ......"),
+    "no draft": ([], 3, ""),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_draft_attends_to_the_prefix_and_its_ancestors(name):
+    parents, first, expected = TREES[name]
+    found = masks.drafts(np.array(parents, dtype=int), first, 6)
+
+    np.testing.assert_array_equal(found, matrix(expected) if expected else np.zeros((0, 6), bool))
+
+
+@pytest.mark.parametrize("name", patterns.TREES)
+@pytest.mark.parametrize("n", [0, 1, 2, 9])
+def test_a_parent_comes_before_its_child(name, n):
+    parents = patterns.TREES[name](np.random.default_rng(0), n)
+    of_tree = masks.ancestors(parents)
+
+    assert parents.shape == (n,)
+    assert ((parents >= -1) & (parents < np.arange(n))).all()
+    for node in range(n):
+        path = [node]
+        while parents[path[-1]] >= 0:
+            path.append(parents[path[-1]])
+        assert np.flatnonzero(of_tree[node]).tolist() == sorted(path)
+    chain = masks.drafts(patterns.TREES["chain"](np.random.default_rng(0), n), 4, n + 4)
+    np.testing.assert_array_equal(chain, masks.causal("bottom_right").dense(n, n + 4))
 
 
 def test_places_before_the_first_key_are_in_chunks_of_their_own():

@@ -24,6 +24,8 @@ FAMILIES = [
     "causality",
     "chunks",
     "decoding",
+    "documents",
+    "drafts",
     "dropout",
     "dropout_by_chance",
     "gradient_independence",

@@ -11,6 +11,7 @@ import numpy as np
 from attn_spec.attention.rotations import Rotation, rotations
 from attn_spec.emulation.arithmetic import rounded
 from attn_spec.emulation.operands import Operands
+from attn_spec.kernels.frameworks.framework import values_of
 
 from .mutants import score_mutant
 from .positions import BACK, Turns
@@ -19,6 +20,7 @@ from .scores import with_formulas
 GIVEN = "positions.given_positions_give_an_answer_within_its_bound"
 OFFSET = "positions.one_offset_of_all_positions_changes_nothing"
 EQUAL = "positions.at_equal_positions_nothing_is_turned"
+RESTART = "documents.positions_restart_with_each_document"
 ORDER = "positions.keys_carry_their_positions_along"
 #: The options that give positions.
 NAMES = ("rotary_query_positions", "rotary_key_positions")
@@ -112,6 +114,16 @@ class KeysCountedInTheCache(_Reads):
 
     def read(self, name: str, options: Mapping[str, Any]) -> Any:
         return None if name == "rotary_key_positions" else options[name]
+
+
+@score_mutant("rotary", source="made up: a position that is advanced after it is read", named_by=RESTART)
+class RestartOneTokenLate(_Reads):
+    """The first token of a document has the position that follows the document before."""
+
+    def read(self, name: str, options: Mapping[str, Any]) -> Any:
+        at = values_of(options[name])
+        axis = 2 + NAMES.index(name)
+        return np.concatenate([at.take([0], axis), at.take(range(at.shape[axis] - 1), axis) + 1], axis=axis)
 
 
 @score_mutant("rotary", source="made up: a backward pass that was not told of positions", named_by=BACK)
