@@ -1,8 +1,10 @@
 """Decoding: keys and values that were computed once serve every later query, whatever comes behind them."""
 
 import itertools
+from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
@@ -22,6 +24,8 @@ from attn_spec.search.property import attention_property
 
 #: Steps, or chunks, of one sequence; of a kernel that is compiled for each length, fewer.
 MOST, MOST_COMPILED = 4, 2
+#: Numbers of query heads that share a kv head.
+GROUPS = (3, 1, 5, 8)
 
 
 def from_the_end(subject: Subject) -> bool:
@@ -29,21 +33,29 @@ def from_the_end(subject: Subject) -> bool:
     return subject.conventions.causal_alignment == "bottom_right" or subject.supports("causal_alignment")
 
 
-def cached(subject: Subject) -> SearchStrategy[Problem]:
+def cached(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
     """Draw causal problems of which some queries and the keys up to them make a problem of the same kind.
 
     From the bottom-right corner the last of these queries is aligned with the last of these keys. From the other, one
     query alone sees all keys up to it without the diagonal, and what is counted from there is left out.
     """
     if not from_the_end(subject):
-        return problems(subject, needs=("causal", "cross"), without=("empty", positional), regimes=TAME)
+        return problems(subject, needs=("causal", "cross"), without=("empty", positional), regimes=TAME, **drawn)
     return problems(
         subject,
         needs=("causal", "cross"),
         without=("empty", positional_absolutely),
         regimes=TAME,
         causal_alignment="bottom_right",
+        **drawn,
     )
+
+
+def in_groups(subject: Subject) -> SearchStrategy[Problem]:
+    """Draw problems like :func:`cached` of two kv heads, whose groups are no power of 2, or fill a tile of rows."""
+    query_heads = st.sampled_from([2 * group for group in GROUPS])
+    drawn: dict[str, Any] = {} if subject.kernel.limits.query_lengths else {"query_length": st.integers(1, 4)}
+    return cached(subject, query_heads=query_heads, kv_heads=2, **drawn)
 
 
 def up_to(problem: Problem, rows: range) -> Problem:
@@ -111,6 +123,23 @@ def test_chunks_of_queries_give_the_whole_sequence(subject: Subject, problem: Pr
         chunk = up_to(problem, range(start, stop))
         assert_within_bound(subject, chunk, subject(chunk))
         assert_rows_within_bound(subject, chunk, selected(whole, np.s_[:, :, start:stop]))
+
+
+@attention_property(
+    source="Ainslie et al., GQA (arXiv 2305.13245); Pope et al. (arXiv 2211.05102): prefill and decode agree",
+    hunts="heads of a group packed into rows of a tile and taken apart by a power of 2, padded rows that are read",
+    needs=("causal", "cross", "gqa"),
+    problems=in_groups,
+)
+def test_one_query_of_a_group_of_any_size_gets_the_last_row(subject: Subject, problem: Problem) -> None:
+    """The last query alone gets the last row of up to four queries, in groups of 1, 3, 5 and 8 query heads."""
+    rows = rows_with_keys(problem)
+    if not rows or subject.kernel.limits.step("QK") > 1:
+        return
+    last = up_to(problem, rows[-1:])
+    assert_rows_within_bound(subject, last, selected(subject(problem), np.s_[:, :, rows[-1] : rows[-1] + 1]))
+    if not subject.kernel.limits.refusal(last):
+        assert_within_bound(subject, last, subject(last))
 
 
 @attention_property(

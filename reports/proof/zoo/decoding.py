@@ -15,6 +15,7 @@ from .mutants import mutant
 STEPS = "decoding.steps_in_a_growing_cache_give_the_whole_sequence"
 CHUNKS = "decoding.chunks_of_queries_give_the_whole_sequence"
 PREFIXES = "decoding.one_prefix_serves_every_continuation"
+LAST = "decoding.one_query_of_a_group_of_any_size_gets_the_last_row"
 #: Keys in a page.
 PAGE = 16
 
@@ -91,3 +92,23 @@ class PrefixHitInPart(Remembering):
         half = np.asarray(self.k[:, :, : self.Sk // 2], dtype=np.float64)
         key = (self.k.shape, self.v.shape, half.tobytes() if self.Sk > 1 else np.asarray(self.k).tobytes())
         self.k, self.v = self.memory.setdefault(key, (self.k, self.v))
+
+
+@mutant(source="made up: heads of a group packed into rows of a tile, whose number is a power of 2", named_by=LAST)
+class GroupsOfPowersOfTwo(TiledAttention):
+    """A single query takes the heads of a group for as many as the next power of 2 when it looks for their kv head."""
+
+    def map_kv_head(self) -> np.ndarray:
+        mapped = super().map_kv_head()
+        group = self.q.shape[1] // self.k.shape[1]
+        return np.arange(len(mapped)) // 2 ** (group - 1).bit_length() if self.Sq == 1 else mapped
+
+
+@mutant(source="pytorch/executorch#20346, pytorch/executorch#21857", named_by=STEPS)
+class WindowLostAtOneQuery(TiledAttention):
+    """A single query sees the keys before its window too."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if self.Sq == 1:
+            self.window = (None, self.window[1])
