@@ -146,6 +146,11 @@ def laid(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x if x.stride(-1) == 1 else x.contiguous() for x in tensors)
 
 
+# An axis of a CUDA grid, other than the first, has at most 65,535 blocks. Measured with PyTorch 2.11 on an H100: flash
+# fails beyond as many batch entries or heads, cuDNN in its backward pass alone, the memory-efficient kernel beyond as
+# many heads, and beyond as many batch entries if there is a bias. A limit is of all calls of a kernel.
+GRID = {"B": 65535, "H": 65535}
+
 # Gradients of q, or of all three, are added by atomic operations in the order that programs happen to run.
 CUDA: dict[str, Any] = {
     "framework": "torch",
@@ -160,6 +165,7 @@ CUDA: dict[str, Any] = {
     contract=Contract(log_error=8, partial_gradients="input"),
     supports=("scale", "causal", "gqa", "backward"),
     head_dims=(8, 16, 32, 64, 72, 96, 104, 128, 192, 256),
+    largest=GRID,
     positive_scale=True,
     **CUDA,
 )
@@ -177,6 +183,7 @@ def flash_cuda(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     contract=Contract(log_error=8, score_gradients_of="cast"),
     supports=("scale", "causal", "mask", "bias", "backward"),
     head_dims=(8, 16, 32, 64, 72, 96, 104, 128, 256),
+    largest=GRID,
     known_defects=(
         Defect(
             property="gradient_independence.each_gradient_may_be_asked_for_without_the_others",
@@ -195,6 +202,7 @@ def efficient(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     supports=("scale", "causal", "backward"),
     head_dims=(8, 16, 32, 64, 72, 96, 104, 128),
     multiples={"Q": 2, "K": 2},
+    largest=GRID,
     positive_scale=True,
     known_defects=tuple(
         Defect(property=name, reason=f"cuDNN 9.19 gives NaN for dQ {where}")

@@ -101,6 +101,8 @@ class Declarations(Model):
     declared: bool
     supports: tuple[str, ...]
     conventions: dict[str, str | bool]
+    #: Limits that the kernel sets to problems, by name; those that it does not declare are left out.
+    limits: dict[str, Any] = Field(default_factory=dict)
     #: Contract of each dtype: a summary and every field.
     contracts: dict[str, dict[str, str | float | int | bool | None]]
     #: Dtypes and options that were tried and failed, with the reason.

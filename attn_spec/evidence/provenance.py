@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import subprocess
@@ -15,6 +16,7 @@ import attn_spec
 from attn_spec.contract.contract import Contract
 from attn_spec.contract.presets import describe
 from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.limits import Limits
 from attn_spec.search.preflight import Preflight
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Property, load_all
@@ -89,9 +91,16 @@ def declarations(checked: Preflight) -> dict[str, Any]:
         "supports": sorted(kernel.supports),
         "limits": kernel.limits.told,
         "conventions": asdict(kernel.conventions),
+        "limits": limits(kernel.limits),
         "contracts": {dtype: contract_fields(contract, dtype) for dtype, contract in contracts.items()},
         "declined": checked.declined,
     }
+
+
+def limits(declared: Limits) -> dict[str, Any]:
+    """Return the limits that are declared, as JSON holds them."""
+    found = {item.name: getattr(declared, item.name) for item in fields(Limits)}
+    return json.loads(json.dumps({name: value for name, value in found.items() if value != getattr(Limits(), name)}))
 
 
 def contract_fields(contract: Contract, dtype: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from attn_spec.contract.coverage import silences
 from attn_spec.contract.presets import UNDECLARED, as_contract
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.kernel import DECLARABLE, Kernel, KernelError, parameters_of
-from attn_spec.kernels.limits import Limits
+from attn_spec.kernels.limits import MEASURED, Limits
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
@@ -287,6 +287,7 @@ def _check_limits(declared: Kernel) -> None:
         raise KernelError(f"{declared.name}: multiples must be of the axes 'Q' and 'K', not {limits.multiples!r}")
     if not all(map(_is_count, limits.multiples.values())):
         raise KernelError(f"{declared.name}: multiples must be numbers of at least 1, not {limits.multiples!r}")
+    _check_largest(declared)
     _check_contradictions(declared)
 
 
@@ -307,6 +308,27 @@ def _check_contradictions(declared: Kernel) -> None:
             f"{declared.name}: none of query_lengths={limits.query_lengths} is a multiple of {limits.step('Q')}, as "
             "multiples= asks of the axis 'Q'"
         )
+
+
+def _check_largest(declared: Kernel) -> None:
+    """Raise :class:`KernelError` unless ``largest`` names axes, with numbers that leave some problem."""
+    largest = declared.limits.largest
+    if not isinstance(largest, Mapping) or set(largest) - set(MEASURED):
+        raise KernelError(f"{declared.name}: largest must be of the axes {', '.join(MEASURED)}, not {largest!r}")
+    if not all(map(_is_count, largest.values())):
+        raise KernelError(f"{declared.name}: largest must be numbers of at least 1, not {largest!r}")
+    for axis, step in declared.limits.multiples.items():
+        if largest.get(axis, step) < step:
+            raise KernelError(
+                f"{declared.name}: no length of {axis} is a multiple of {step} and at most {largest[axis]}; "
+                "change multiples or largest"
+            )
+    for length in declared.limits.query_lengths or ():
+        if length > declared.limits.most("Q"):
+            raise KernelError(
+                f"{declared.name}: query_lengths has {length}, but largest allows {declared.limits.most('Q')}; "
+                "leave it out"
+            )
 
 
 def _check_always(declared: Kernel) -> None:

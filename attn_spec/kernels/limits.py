@@ -11,6 +11,20 @@ import numpy as np
 
 from attn_spec.problem.problem import Problem
 
+#: Axes whose lengths ``largest`` may limit, each with its name in messages.
+MEASURED = {
+    "B": "batch entries",
+    "H": "query heads",
+    "BH": "batch entries times query heads",
+    "Q": "queries",
+    "K": "keys",
+}
+#: Largest number of blocks in the second and third axis of a CUDA grid (CUDA C++ Programming Guide, compute
+#: capabilities).
+GRID = 65535
+#: Largest length of problems that are drawn entry by entry.
+TINY = 3
+
 
 class NotTaken(Exception):  # noqa: N818 -- no error: it says that a problem is none of the kernel's
     """A kernel does not take a problem; the message says why."""
@@ -25,6 +39,9 @@ class Limits:
     head_dims: tuple[int | tuple[int, int], ...] | None = None
     #: Required divisors of the query length ("Q") and of the key length ("K").
     multiples: Mapping[str, int] = field(default_factory=dict)
+    #: Largest numbers of batch entries ("B"), query heads ("H"), batch entries times query heads ("BH"), queries ("Q")
+    #: and keys ("K"), for instance 65,535 where each is a block in an axis of a CUDA grid.
+    largest: Mapping[str, int] = field(default_factory=dict)
     #: Query lengths, of a call and of its sequences; None is any. (1,) is a kernel for decoding. A sequence may also
     #: have no query.
     query_lengths: tuple[int, ...] | None = None
@@ -51,8 +68,19 @@ class Limits:
 
     @property
     def takes_any_shape(self) -> bool:
-        """True if no limit, but abilities alone, restrict the shapes."""
-        return self.head_dims is None and self.query_lengths is None and self.step("QK") == 1
+        """True if no limit, but abilities alone, restrict shapes of at most ``TINY`` of everything."""
+        lengths = self.step("QK") == 1 and min(self.largest.values(), default=math.inf) >= TINY
+        return lengths and self.head_dims is None and self.query_lengths is None and not self.keys_reach_queries
+
+    def most(self, axis: str) -> float:
+        """Return the largest length of an axis, a key of ``MEASURED``, that no limit forbids; infinity if none does."""
+        own = {name: self.largest.get(name, math.inf) for name in MEASURED}
+        if axis == "BH":
+            return min(own["BH"], own["B"] * own["H"])
+        if axis in "BH":
+            return min(own[axis], own["BH"])
+        found = min(own["Q"], self.most("K")) if axis == "Q" and self.keys_reach_queries else own[axis]
+        return found if math.isinf(found) else found // self.step(axis) * self.step(axis)
 
     @property
     def widths(self) -> tuple[tuple[int, int], ...] | None:
@@ -135,6 +163,13 @@ class Limits:
             found.append(
                 f"the problem has positions up to {reached}; if the kernel has a table, declare largest_position="
             )
+        if failed:
+            found += [
+                f"the problem has {length:,} {MEASURED[axis]}; if these are blocks in an axis of a grid, which has "
+                f"{GRID:,} at most, declare largest={{{axis!r}: {GRID}}}"
+                for axis, length in measured(problem).items()
+                if length > GRID and self.most(axis) > GRID
+            ]
         return found
 
     def _reasons(self, problem: Problem) -> Iterator[str]:
@@ -147,6 +182,7 @@ class Limits:
         for axis, length in (("Q", Q), ("K", K)):
             if length % self.step(axis):
                 yield f"the length of {axis} must be a multiple of {self.step(axis)}"
+        yield from self._too_many(problem)
         yield from self._reasons_of_lengths(problem)
         if self.largest_position is not None and largest_position(problem) > self.largest_position:
             yield f"positions must be at most {self.largest_position}"
@@ -167,6 +203,18 @@ class Limits:
             yield "there must be a key for every query"
         if keys.min(initial=self.least_keys) < self.least_keys:
             yield f"each sequence must have at least {self.least_keys} keys"
+
+    def _too_many(self, problem: Problem) -> Iterator[str]:
+        """Yield what a problem has more of than ``largest`` allows."""
+        for axis, length in measured(problem).items():
+            if length > self.largest.get(axis, math.inf):
+                yield f"the number of {MEASURED[axis]} must be at most {self.largest[axis]}"
+
+
+def measured(problem: Problem) -> dict[str, int]:
+    """Return the lengths that ``largest`` may limit, by axis."""
+    lengths = {axis: problem.lengths[axis] for axis in "BHQK"}
+    return {**lengths, "BH": lengths["B"] * lengths["H"]}
 
 
 def largest_position(problem: Problem) -> int:

@@ -25,6 +25,7 @@ from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.assertions import judged
+from attn_spec.search.drawing.shapes import at_most_heads
 
 #: Largest number of combinations of values for these options that are tried.
 MOST_WAYS = 27
@@ -108,9 +109,11 @@ def failure(subject: Subject) -> str | None:
 def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
     """Return a small problem that the kernel takes, with the options it requires and the named shape ability."""
     limits, shaped = kernel.limits, {option, *kernel.limits.needed}
-    length = 8 * limits.step("QK")
+    step = limits.step("QK")
+    length = min(8 * step, int(min(limits.most("Q"), limits.most("K"), 8 * step)) // step * step)
     queries = length if limits.query_lengths is None else limits.query_lengths[0]
-    keys = 0 if "empty" in shaped else 2 * length if "cross" in shaped else length
+    keys = int(min(2 * length, limits.most("K"))) // step * step if "cross" in shaped else length
+    keys = 0 if "empty" in shaped else keys
     tied = any(OPTIONS[name].ties_values for name in shaped & set(OPTIONS))
     head_dim, value_dim = _plain_dims(limits, unequal="dv" in shaped, tied=tied)
     rng = np.random.default_rng(0)
@@ -118,7 +121,8 @@ def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
     def normal(heads: int, length: int, dim: int) -> bits.Values:
         return bits.nearest(rng.standard_normal((1, heads, length, dim)), dtype)
 
-    query_heads, kv_heads = (4, 2) if "gqa" in shaped else (2, 2)  # (2, 1) would be right by broadcasting
+    heads = (4, 2) if "gqa" in shaped else (2, 2)  # (2, 1) would be right by broadcasting
+    query_heads, kv_heads = at_most_heads(heads, limits.most("H"))
     if "query_projection" in shaped:
         query_heads = kv_heads = 1
     problem = Problem(

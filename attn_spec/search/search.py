@@ -24,6 +24,7 @@ from attn_spec.search.drawing import turns
 from attn_spec.search.drawing.asked_shapes import described
 from attn_spec.search.drawing.draws import of_the_seed_alone
 from attn_spec.search.drawing.regimes import Recipe
+from attn_spec.search.drawing.sizes import is_reached
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import NotExamined, Observations, Property, Suspicion, recording
 from attn_spec.search.verdict import Row, Verdict
@@ -176,7 +177,12 @@ class _Search:
         """Return the turns of sizes; none for a property about chance, whose probabilities hold for small problems."""
         if self.property_.false_alarm:
             return []
-        found = turns.turns(self.profile.examples, self.property_.id)
+        limits, cross = self.subject.kernel.limits, self.subject.supports("cross")
+        found = [
+            turn
+            for turn in turns.turns(self.profile.examples, self.property_.id)
+            if is_reached(turn.size, limits, self.subject.kernel.slowness, cross=cross)
+        ]
         few = self.subject.kernel.signatures is not None  # each size needs a signature of its own
         return found[: len(found) // turns.ORDINARY] if few else found
 

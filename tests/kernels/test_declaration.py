@@ -105,6 +105,17 @@ REFUSED = {
     ),
     "position": ({"largest_position": 0}, "largest_position must be a number of at least 1, not 0"),
     "multiples": ({"multiples": {"S": 16}}, "multiples must be of the axes 'Q' and 'K', not {'S': 16}"),
+    "axis": ({"largest": {"D": 64}}, "largest must be of the axes B, H, BH, Q, K, not {'D': 64}"),
+    "no mapping": ({"largest": 65535}, "largest must be of the axes B, H, BH, Q, K, not 65535"),
+    "none": ({"largest": {"B": 0}}, "largest must be numbers of at least 1, not {'B': 0}"),
+    "no length": (
+        {"largest": {"K": 8}, "multiples": {"K": 16}},
+        "no length of K is a multiple of 16 and at most 8; change multiples or largest",
+    ),
+    "length beyond": (
+        {"largest": {"Q": 2}, "query_lengths": (1, 4)},
+        "query_lengths has 4, but largest allows 2; leave it out",
+    ),
     "multiple": ({"multiples": {"K": 0}}, "multiples must be numbers of at least 1, not {'K': 0}"),
     "defect of another": (
         {"known_defects": (Defect(property="a.b", reason="r", kernel="other"),)},

@@ -34,6 +34,26 @@ REFUSALS = {
     "keys": (Limits(keys_reach_queries=True), {"key_length": 1}, {"query_length": 2}, "a key for every query"),
     "positions": (Limits(largest_position=4), TURNED, {**TURNED, "rotary_query_positions": "far"}, "be at most 4"),
     "counted positions": (Limits(largest_position=4), {"query_length": 6}, {**TURNED, "key_length": 6}, "be at most 4"),
+    "batch": (Limits(largest={"B": 2}), {"batch": 2}, {"batch": 3}, "the number of batch entries must be at most 2"),
+    "heads": (
+        Limits(largest={"H": 2}),
+        {"query_heads": 2},
+        {"query_heads": 3},
+        "the number of query heads must be at most 2",
+    ),
+    "blocks": (
+        Limits(largest={"BH": 4}),
+        {"batch": 2, "query_heads": 2},
+        {"batch": 3, "query_heads": 2},
+        "the number of batch entries times query heads must be at most 4",
+    ),
+    "queries": (
+        Limits(largest={"Q": 5}),
+        {"query_length": 5},
+        {"query_length": 6},
+        "number of queries must be at most 5",
+    ),
+    "many keys": (Limits(largest={"K": 5}), {"key_length": 5}, {"key_length": 6}, "number of keys must be at most 5"),
     "scale": (Limits(positive_scale=True), {"scale": 2.0}, {"scale": 0.0}, "the scale must be above 0"),
     "always": (Limits(always=("causal",)), {"causal": True}, {}, "it always uses causal"),
     "never": (
@@ -93,6 +113,34 @@ def test_where_a_call_fails_the_limit_of_positions_is_named(options, limit, says
     hints = Limits(largest_position=limit).hints(Recipe(**options).problem(), failed=True)
 
     assert [hint[-len(says) :] for hint in hints] == [says] * bool(says)
+
+
+@pytest.mark.parametrize(
+    ("shape", "largest", "axes"),
+    [
+        ({"batch": 65_536}, {}, ["B", "BH"]),
+        ({"batch": 65_536}, {"B": 2**17}, ["B", "BH"]),
+        ({"batch": 65_536}, {"BH": 65_535}, []),
+        ({"batch": 32_768, "query_heads": 2}, {}, ["BH"]),
+        ({"batch": 32_768, "query_heads": 2}, {"H": 65_535}, ["BH"]),
+        ({"query_length": 65_536}, {}, ["Q"]),
+        ({"key_length": 65_536}, {}, ["K"]),
+        ({"batch": 65_535}, {}, []),
+    ],
+)
+def test_where_a_call_past_a_grid_fails_the_limit_of_its_axis_is_named(shape, largest, axes):
+    hints = Limits(largest=largest).hints(Recipe(**shape).problem(), failed=True)
+
+    assert [hint.rpartition("declare ")[2] for hint in hints] == [f"largest={{{axis!r}: 65535}}" for axis in axes]
+    assert Limits(largest=largest).hints(Recipe(**shape).problem(), failed=False) == []
+
+
+def test_the_largest_length_is_that_of_all_limits_together():
+    limits = Limits(largest={"B": 6, "BH": 8, "K": 3}, keys_reach_queries=True)
+
+    assert [limits.most(axis) for axis in ("B", "H", "BH", "Q", "K")] == [6, 8, 8, 3, 3]
+    assert Limits(largest={"B": 2, "H": 3}).most("BH") == 6
+    assert Limits().most("BH") == np.inf
 
 
 def refuses_without(name):

@@ -20,6 +20,7 @@ LIMITED = {
     "tiles of queries": ({"limits": Limits(query_lengths=(16,), head_dims=(64,), multiples={"K": 64})}, ("dv",)),
     "whole tiles": ({"limits": Limits(multiples={"Q": 128, "K": 128})}, ()),
     "whole tiles of self-attention": ({"limits": Limits(multiples={"Q": 64, "K": 64}, head_dims=(128,))}, ("cross",)),
+    "a small grid": ({"limits": Limits(largest={"B": 2, "BH": 8, "Q": 40, "K": 60})}, ()),
     "two dimensions": ({"limits": Limits(head_dims=(64, 128))}, ()),
     "pairs of dimensions": ({"limits": Limits(head_dims=((24, 16), (8, 8)))}, ()),
     "one pair of dimensions": ({"limits": Limits(head_dims=((24, 16),))}, ()),

@@ -104,7 +104,8 @@ class Ingredients:
 
         With several batch entries, B * Hq times the slowness is at most ``most_heads``.
         """
-        heads, kv_heads = self.grouped if "gqa" in chosen else self.equal
+        limits = subject.kernel.limits
+        heads, kv_heads = at_most_heads(self.grouped if "gqa" in chosen else self.equal, limits.most("H"))
         keys = queries = self.keys
         if "cross" in chosen:
             queries = self.others if self.others != keys else keys + 1
@@ -112,8 +113,9 @@ class Ingredients:
             keys, queries = [(0, 0), (keys, 0), (0, queries)][self.empty if "cross" in chosen else 0]
         D, value_dim = self._dims(subject.kernel.limits.widths, chosen)
         is_small = self.batch * heads * subject.kernel.slowness <= most_heads
+        batch = self.batch if is_small else max(min(self.batch, FEW_HEADS // heads), 1)
         return {
-            "batch": self.batch if is_small else max(min(self.batch, FEW_HEADS // heads), 1),
+            "batch": int(min(batch, limits.most("B"), limits.most("BH") / heads)),
             "query_heads": heads,
             "kv_heads": kv_heads,
             "query_length": queries,
@@ -154,16 +156,18 @@ def within_limits(recipe: Recipe, subject: Subject, budget: float) -> Recipe:
     """Return the recipe with lengths that the kernel takes, and with a cost within ``budget`` of an ordinary kernel."""
     budget, limits = budget / _slowness(subject), subject.kernel.limits
     cost = recipe.batch * recipe.query_heads * (max(recipe.head_dim, recipe.value_dim) + 48)
-    most = budget / projections if (projections := _projections(recipe, subject)) else math.inf
+    dear = budget / projections if (projections := _projections(recipe, subject)) else math.inf
     if not subject.supports("cross") or (recipe.key_length == recipe.query_length and limits.query_lengths is None):
-        step = limits.step("QK")
+        step, most = limits.step("QK"), min(limits.most("Q"), limits.most("K"))
         both = -(-recipe.key_length // step) * step
-        both = _at_most(both, max(min(math.sqrt(budget / cost), most), step), step)
+        both = _at_most(both, min(max(min(math.sqrt(budget / cost), dear), step), most), step)
         return replace(recipe, key_length=both, query_length=both)
     step, rows = limits.step("K"), limits.step("Q")
-    keys = _at_most(-(-recipe.key_length // step) * step, max(min(budget / cost, most), step), step)
+    most = min(max(min(budget / cost, dear), step), limits.most("K"))
+    keys = _at_most(-(-recipe.key_length // step) * step, most, step)
     queries = -(-recipe.query_length // rows) * rows
-    queries = _at_most(queries, max(min(budget / (cost * max(keys, 1)), most), rows), rows)
+    most = min(max(min(budget / (cost * max(keys, 1)), dear), rows), limits.most("Q"))
+    queries = _at_most(queries, most, rows)
     if limits.query_lengths is not None:
         queries = min(limits.query_lengths, key=lambda length: abs(length - queries))
     if limits.keys_reach_queries:
@@ -187,6 +191,15 @@ def _slowness(subject: Subject) -> float:
     expensive.
     """
     return subject.kernel.slowness * (8 if subject.dtype == "float64" else 1)
+
+
+def at_most_heads(pair: tuple[int, int], most: float) -> tuple[int, int]:
+    """Return Hq and Hkv, with fewer kv heads and then smaller groups if there are more than ``most`` query heads."""
+    heads, kv_heads = pair
+    if heads <= most:
+        return pair
+    fewer = int(min(kv_heads, most))
+    return fewer * int(min(heads // kv_heads, most // fewer)), fewer
 
 
 def _at_most(length: int, most: float, step: int) -> int:

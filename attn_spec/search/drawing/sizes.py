@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
+    from attn_spec.kernels.limits import Limits
     from attn_spec.kernels.subject import Subject
 
 #: Work budget of large problems (see ``shapes.BUDGET``), for float64 and for other dtypes, divided by the slowness of a
@@ -195,6 +196,16 @@ def is_of(size: Size, lengths: Mapping[str, int], slowness: float) -> bool:
         return lengths["K"] > PAST_SQUARE / slowness
     known = {**lengths, "BH": lengths["B"] * lengths["H"]}
     past = (known[axis] > most / (1 if axis == "D" else slowness) for axis, most in size.past.items())
+    return all(past) if size.all_of_them else any(past)
+
+
+def is_reached(size: Size, limits: Limits, slowness: float, *, cross: bool) -> bool:
+    """Return whether a kernel with these limits takes problems of the size; ``cross``: queries and keys may differ in
+    number.
+    """
+    if not cross and {"Q", "K"} & set(size.past):
+        return min(limits.most("Q"), limits.most("K")) > PAST_SQUARE / slowness
+    past = (axis == "D" or limits.most(axis) > most / slowness for axis, most in size.past.items())
     return all(past) if size.all_of_them else any(past)
 
 

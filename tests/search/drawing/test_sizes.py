@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from attn_spec import kernel
+from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import OPTIONS
@@ -104,6 +105,36 @@ def test_a_turn_ends_after_so_many_recipes_in_a_row_without_its_size():
         assert not any(turns.takes(small, 1.0) for _ in range(turns.FRUITLESS - 1))
         with pytest.raises(turns.NoProblemOfSizeError):
             turns.takes(small, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("largest", "left_out"),
+    [
+        ({"BH": 2**16 - 1}, {"most entries"}),
+        ({"B": 2**16 - 1, "H": 2**16 - 1}, set()),
+        ({"K": 2**13}, {"keys", "wide keys", "most keys"}),
+        ({"Q": 2**10, "H": 3}, {"heads", "queries", "drafts", "most queries"}),
+        ({"B": 1, "H": 2**8}, {"entries", "pages", "grid", "most entries"}),
+    ],
+)
+def test_a_size_beyond_the_limits_of_a_kernel_has_no_turn(largest, left_out):
+    limits = Limits(largest=largest)
+
+    assert {one.name for one in sizes.SIZES if not sizes.is_reached(one, limits, 1.0, cross=True)} == left_out
+    for size in sizes.SIZES:
+        if size.name not in left_out and not size.long and not size.rare:
+            limited = replace(SUBJECT, kernel=replace(SUBJECT.kernel, limits=limits))
+            with turns.drawn_in(turns.Turn(size, 0)):
+                problem, *_ = drawn(strategies.problems(limited), most=3)
+            assert limits.refusal(problem) == ""
+
+
+def test_a_kernel_of_as_many_queries_as_keys_has_turns_of_long_ones():
+    few, more = (Limits(largest={"Q": most}) for most in (sizes.PAST_SQUARE, sizes.PAST_SQUARE + 1))
+    size = next(size for size in sizes.SIZES if size.name == "keys")
+
+    assert not sizes.is_reached(size, few, 1.0, cross=False)
+    assert sizes.is_reached(size, more, 1.0, cross=False)
 
 
 def test_most_problems_of_a_size_use_no_option_that_could_hide_it():

@@ -120,6 +120,9 @@ def test_widths_are_drawn_in_pairs(dims, latent):
         Limits(keys_reach_queries=True, multiples={"K": 64}),
         Limits(always=("causal", "scale"), exclusive=(("causal", "mask"),)),
         Limits(positive_scale=True),
+        Limits(largest={"B": 2, "H": 3, "BH": 4, "Q": 5, "K": 7}),
+        Limits(largest={"Q": 20, "K": 40}, multiples={"Q": 8, "K": 4}),
+        Limits(largest={"K": 6}, keys_reach_queries=True),
     ],
 )
 def test_no_problem_is_drawn_that_the_kernel_does_not_take(limits):
