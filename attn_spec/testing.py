@@ -34,7 +34,8 @@ from attn_spec.judgement.other_problems import explains, is_small, right_for, wi
 from attn_spec.judgement.power import Planting, Power
 from attn_spec.judgement.power import power as planted_power
 from attn_spec.judgement.worst import WorstElement
-from attn_spec.kernels.call import Call, CallError, answered, call, call_errors, dtype_of
+from attn_spec.kernels.any_call import any_call, presentation_of
+from attn_spec.kernels.call import Call, CallError, answered, call_errors, dtype_of
 from attn_spec.kernels.gradient_call import pulled
 from attn_spec.kernels.other_calls import AsGiven, GradientsAsGiven, other_calls
 from attn_spec.numbers.formats import FORMATS
@@ -72,7 +73,7 @@ def assert_attention(
     *,
     lse: Any = None,
     contract: str | Contract | None = None,
-    presentation: str = "BHSD",
+    presentation: str | None = None,
     rows: int | None = None,
     seed: int = 0,
     unjudged: float = 0.0,
@@ -83,8 +84,9 @@ def assert_attention(
 ) -> RowJudgement:
     """Raise :class:`NotAttention` unless ``out``, and ``lse``, are the attention of q, k and v within their bounds.
 
-    Shapes in the presentation "BHSD": out [B, Hq, Sq, Dv], q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv]. In
-    every presentation lse is [B, Hq, Sq].
+    Shapes in the presentation "BHSD": out [B, Hq, Sq, Dv], q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv]. The
+    LSE is [B, Hq, Sq]. With ``cu_seqlens_q`` or ``block_table`` among the words the call is packed or paged, and the
+    presentation "THD" or "paged": out [Tq, Hq, Dv], q [Tq, Hq, D], and the LSE [Hq, Tq].
 
     ``contract`` is the arithmetic that the kernel declares: the name of a preset, or a ``Contract``. Without one, any
     usual arithmetic may explain the answer. An answer in a dtype of its own is judged in that dtype.
@@ -109,7 +111,9 @@ def assert_attention(
     if out is None:
         raise CallError("out must be the output of attention, not None: lse= is judged beside it")
     with call_errors():
-        made = call(q, k, v, presentation=presentation, **words)
+        shown = presentation_of(q, presentation, words)
+        made = any_call(q, k, v, presentation=shown, **words)
+        made.check_conventions(conventions)
         answer = answered(made, output=out, lse=lse)
         dtypes = {name: dtype_of(name, x) for name, x in answer.items()}
         declared = UNDECLARED if contract is None else as_contract(contract)
@@ -118,7 +122,7 @@ def assert_attention(
         how: dict[str, Any] = {"sample": sample, "memory": memory, "engine": engine, "conventions": conventions}
         judgement = judge_parts(lambda: made.parts(answer), resolved, **how)
     tensors = {"q": q, "k": k, "v": v, "output": out, "lse": lse}
-    given = AsGiven(**tensors, presentation=presentation, words=words, conventions=conventions)
+    given = AsGiven(**tensors, presentation=shown, words=words, conventions=conventions)
     judgement = _verdict(Asked(made, words, declared, conventions, given), judgement, unjudged, answer)
     judgement.power = _power(made, resolved, conventions, seed, lse=lse is not None) if power else None
     return judgement
@@ -133,7 +137,7 @@ def assert_attention_gradients(
     *,
     dlse: Any = None,
     contract: str | Contract | None = None,
-    presentation: str = "BHSD",
+    presentation: str | None = None,
     rows: int | None = None,
     keys: int | None = None,
     seed: int = 0,
@@ -144,14 +148,16 @@ def assert_attention_gradients(
     """Raise :class:`NotAttention` unless ``gradients`` are those of attention for the cotangent ``dout`` of its output.
 
     ``gradients`` are by name: "dq", "dk", "dv" of the shapes of q, k, v, and those of options, for example "dbias".
-    ``dlse`` [B, Hq, Sq] is the cotangent of the LSE. dQ is judged in ``rows`` of each head, dK and dV at ``keys`` of
-    each kv head; None judges all. The outputs of queries that see no key must be constants, which ``empty_row="zero"``
-    declares. Other arguments are those of :func:`assert_attention`.
+    ``dlse``, of the LSE's shape, is the cotangent of the LSE. dQ is judged in ``rows`` of each head, dK and dV at
+    ``keys`` of each kv head; None judges all. The outputs of queries that see no key must be constants, which
+    ``empty_row="zero"`` declares. Other arguments are those of :func:`assert_attention`.
     """
     conventions = _conventions(words)
     _check_effort(memory, unjudged, seed)
     with call_errors():
-        made = call(q, k, v, presentation=presentation, **words)
+        shown = presentation_of(q, presentation, words)
+        made = any_call(q, k, v, presentation=shown, **words)
+        made.check_conventions(conventions)
         if dlse is not None and "sinks" in made.options and not conventions.sink_in_lse:
             raise CallError("dlse must be that of a log-sum-exp with the sink; leave out dlse, or sink_in_lse=False")
         given = pulled(made, gradients, dout, dlse, conventions)
@@ -165,7 +171,7 @@ def assert_attention_gradients(
         how: dict[str, Any] = {"sample": sample, "keys": chosen, "memory": memory, "conventions": conventions}
         judgement = judge_gradient_parts(given.parts, resolved, **how)
     tensors = {"q": q, "k": k, "v": v, "gradients": gradients, "dout": dout, "dlse": dlse}
-    as_given = GradientsAsGiven(**tensors, presentation=presentation, words=words, conventions=conventions)
+    as_given = GradientsAsGiven(**tensors, presentation=shown, words=words, conventions=conventions)
     return _verdict(Asked(made, words, declared, conventions, as_given), judgement, unjudged)
 
 
@@ -288,7 +294,7 @@ class Asked:
         """Return the first element that the contract does not bound, and the reason."""
         at = tally.silent_at
         assert at is not None
-        place = f"{tally.name}[{', '.join(map(str, self.made.presentation.place(tally.name, at)))}]"
+        place = f"{tally.name}[{', '.join(map(str, self.made.place(tally.name, at)))}]"
         if tally.name in ("output", "lse"):
             problem = self.made.head(at[0], 0 if self.made.layer else at[1]).rows(np.array(at[2:3]))
             reasons = (
@@ -299,13 +305,11 @@ class Asked:
 
     def _lines(self, judgement: RowJudgement) -> list[str]:
         made = self.made
-        shapes = ", ".join(
-            f"{n} {made.presentation.layout.shape(tuple(x.shape))}"
-            for n, x in zip("qkv", (made.q, made.k, made.v), strict=True)
-        )
+        shapes = ", ".join(f"{name} {made.shape(name)}" for name in "qkv")
         plain = ", ".join(f"{n}={_shown(x)}" for n, x in self.words.items())
         return [
             f"  tensors   {shapes}, {made.dtype}" + (f"; {plain}" if plain else ""),
+            *made.described,
             f"  contract  {describe(self.contract)}",
             f"  looked at {judgement}",
         ]
@@ -316,7 +320,7 @@ class Asked:
 
     def _place(self, worst: WorstElement) -> tuple[int, ...]:
         """Return the worst element's index in the tensor that the test gave."""
-        return self.made.presentation.place(worst.quantity, worst.index)
+        return self.made.place(worst.quantity, worst.index)
 
     def _hint(self, worst: WorstElement, answer: Mapping[str, Any]) -> str:
         """Return contracts, or else other problems, that explain the row of the worst element."""
@@ -372,7 +376,7 @@ class Asked:
         """Yield descriptions of other calls whose answer is the row of the worst element."""
         assert isinstance(self.given, AsGiven)
         for words, other in other_calls(self.given):
-            if (found := other.part(self._place(worst))) is not None:
+            if (found := other.part(worst.quantity, self._place(worst))) is not None:
                 part, row = found[0], np.array([found[1]])
                 problem, contract = part.problem.rows(row), self.contract.at(part.problem.dtype)
                 if explains(judge(problem, contract, **part.answer(row), conventions=other.conventions)):

@@ -22,7 +22,7 @@ from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
-from attn_spec.problem.conventions import OF_ANSWERS, ConventionError
+from attn_spec.problem.conventions import OF_ANSWERS, ConventionError, Conventions
 from attn_spec.problem.dtypes import INPUTS
 from attn_spec.problem.masks import ALIGNMENTS
 from attn_spec.problem.options import OPTIONS
@@ -64,23 +64,78 @@ class Call:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def batch(self) -> int:
+        """Number of batch entries."""
+        return int(self.q.shape[0])
+
+    @property
+    def query_heads(self) -> int:
+        """Number of query heads, 1 for a layer."""
+        return int(self.q.shape[1])
+
+    @property
+    def kv_heads(self) -> int:
+        """Number of kv heads, 1 for a layer."""
+        return int(self.k.shape[1])
+
+    @property
     def layer(self) -> bool:
         """True if the call is a layer, whose projections mix heads so that no head can be judged alone."""
         return "query_projection" in self.options
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Shape of the output: [B, Hq, Sq, Dv], or [B, 1, Sq, O] for a layer."""
-        width = self.v.shape[3]
-        if self.layer:
-            output = self.options.get("output_projection")
-            width = width if output is None else output.shape[2]
-        return (*self.q.shape[:3], width)
+    def output_width(self) -> int:
+        """Width Dv of the output, or O of a layer."""
+        output = self.options.get("output_projection") if self.layer else None
+        return int(self.v.shape[-1] if output is None else output.shape[2])
 
     @property
     def group_size(self) -> int:
         """Number of query heads per kv head."""
-        return int(self.q.shape[1] // self.k.shape[1])
+        return self.query_heads // self.kv_heads
+
+    def shape(self, quantity: str) -> tuple[int, ...]:
+        """Return the shape in the test's tensors of q, k, v, the output, the LSE, or a gradient of q, k or v."""
+        own = {
+            "output": (*self.q.shape[:3], self.output_width),
+            "lse": tuple(self.q.shape[:3]),
+            **{name: tuple(getattr(self, name[-1]).shape) for name in ("q", "k", "v", "dq", "dk", "dv")},
+        }
+        return own[quantity] if quantity == "lse" else self.presentation.layout.shape(own[quantity])
+
+    def read(self, quantity: str, x: Any) -> Any:
+        """Return a tensor of the test as :meth:`numbers` takes it: a view [B, H, S, ..]."""
+        return self.presentation.read(quantity, x)
+
+    def numbers(self, quantity: str, x: Any, b: int, heads: slice, rows: np.ndarray | None = None) -> np.ndarray:
+        """Return exact values [1, heads, S, ..] of a batch entry: of q, k, v or a quantity, at all rows or at some."""
+        del quantity  # every quantity has the axes [B, H, S, ..] here
+        part = x[b : b + 1, heads]
+        return values_of(part if rows is None else part[:, :, rows])
+
+    def all_numbers(self, quantity: str, x: Any) -> np.ndarray:
+        """Return exact values [B, H, S, ..] of all batch entries, of q, k, v or a quantity."""
+        del quantity
+        return values_of(x)
+
+    def place(self, quantity: str, index: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the index in a tensor of the test of the element at ``index`` [b, h, ..]."""
+        return self.presentation.place(quantity, index)
+
+    def index(self, quantity: str, place: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the index [b, h, ..] of an element; the inverse of :meth:`place`."""
+        return self.presentation.index(quantity, place)
+
+    @property
+    def described(self) -> list[str]:
+        """Lines about the call for a failure message, beside shapes and options."""
+        return []
+
+    def check_conventions(self, conventions: Conventions) -> None:
+        """Raise :class:`CallError` for a convention that decides nothing of the call."""
+
+    def check_gradients(self, names: Iterable[str]) -> None:
+        """Raise :class:`CallError` if the call's gradients of these names are none of its sequences' own."""
 
     def head(self, b: int, h: int) -> Problem:
         """Return the problem of one query head, or of one batch entry of a layer."""
@@ -92,8 +147,9 @@ class Call:
         return self._heads(b, slice(kv * self.group_size, (kv + 1) * self.group_size), slice(kv, kv + 1))
 
     def _heads(self, b: int, heads: slice, kv: slice) -> Problem:
+        own = {"q": heads, "k": kv, "v": kv}
+        q, k, v = (self.numbers(name, getattr(self, name), b, at) for name, at in own.items())
         entry = slice(b, b + 1)
-        q, k, v = (values_of(x[entry, at]) for x, at in ((self.q, heads), (self.k, kv), (self.v, kv)))
         return self._problem(q, k, v, {"B": entry} if self.layer else {"B": entry, "H": heads})
 
     def corner(self, count: int) -> Problem:
@@ -107,8 +163,12 @@ class Call:
         """Return the problem of all batch entries and heads."""
         return self._problem(values_of(self.q), values_of(self.k), values_of(self.v), {})
 
-    def _problem(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, at: Mapping[str, slice]) -> Problem:
-        given, dtypes = {}, {INPUTS: self.dtype}
+    def _problem(
+        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, at: Mapping[str, slice], **further: np.ndarray
+    ) -> Problem:
+        """Return a problem with the options of the call, and with ``further`` options."""
+        given: dict[str, Any] = dict(further)
+        dtypes = {INPUTS: self.dtype}
         for name, value in self.options.items():
             row = OPTIONS[name]
             given[name] = value if row.tensor is None else _exact(row, _at(row, value, at))
@@ -117,16 +177,19 @@ class Call:
         return Problem(q=q, k=k, v=v, dtypes=dtypes, **given).cleared()
 
     def parts(self, answer: Mapping[str, Any]) -> Iterator[Part]:
-        """Yield the heads one after the other, each with its part of an ``answer`` in views [B, Hq, Sq, ..]."""
-        for b in range(self.q.shape[0]):
-            yield from (self.part(answer, b, h) for h in range(self.q.shape[1]))
+        """Yield the heads one after the other, each with its part of an ``answer`` that :func:`answered` returned."""
+        for b in range(self.batch):
+            yield from (self.part(answer, b, h) for h in range(self.query_heads))
 
     def part(self, answer: Mapping[str, Any], b: int, h: int) -> Part:
-        """Return one head, with its part of an ``answer`` in views [B, Hq, Sq, ..]."""
-        of_head = {name: x[b : b + 1] if self.layer else x[b : b + 1, h : h + 1] for name, x in answer.items()}
-        lse = values_of(answer["lse"][b, h]) if "lse" in answer and not self.layer else None
+        """Return one head, with its part of an ``answer`` that :func:`answered` returned."""
+        heads = slice(None) if self.layer else slice(h, h + 1)
+        lse = self.numbers("lse", answer["lse"], b, heads)[0, 0] if "lse" in answer and not self.layer else None
         return Part(
-            self.head(b, h), (b, h), lambda rows: {name: values_of(x[:, :, rows]) for name, x in of_head.items()}, lse
+            self.head(b, h),
+            (b, h),
+            lambda rows: {name: self.numbers(name, x, b, heads, rows) for name, x in answer.items()},
+            lse,
         )
 
 
@@ -142,43 +205,53 @@ def call(q: Any, k: Any, v: Any, *, presentation: str = "BHSD", **words: Any) ->
     order = _presentation(presentation, {"q": q, "k": k, "v": v})
     q, k, v = (order.read(name, tensor_of(name, x)) for name, x in (("q", q), ("k", k), ("v", v)))
     _check_shapes(q.shape, k.shape, v.shape)
-    dtype = _common_dtype(q=q, k=k, v=v)
-    options = _options(words, {"B": q.shape[0], "H": q.shape[1], "Q": q.shape[2], "K": k.shape[2]})
-    aligned = [name for name in options if OPTIONS[name].aligned]
-    has_corners = q.shape[2] != k.shape[2] or any(OPTIONS[name].moves_diagonal for name in options)
-    if aligned and has_corners and "causal_alignment" not in words:
-        raise CallError(
-            f"{aligned[0]} of {q.shape[2]} queries and {k.shape[2]} keys needs causal_alignment=, the corner "
-            f"in which the diagonal starts: {' or '.join(map(repr, ALIGNMENTS))}"
-        )
+    dtype = common_dtype(q=q, k=k, v=v)
+    options = options_of(words, {"B": q.shape[0], "H": q.shape[1], "Q": q.shape[2], "K": k.shape[2]})
+    check_corners(options, words, q.shape[2], k.shape[2])
     return Call(q=q, k=k, v=v, dtype=dtype, presentation=order, options=options)
 
 
+def check_corners(options: Mapping[str, Any], words: Mapping[str, Any], queries: int, keys: int) -> None:
+    """Raise :class:`CallError` if an option counts from a diagonal whose corner follows from no word of the call."""
+    aligned = [name for name in options if OPTIONS[name].aligned]
+    has_corners = queries != keys or any(OPTIONS[name].moves_diagonal for name in options)
+    if aligned and has_corners and "causal_alignment" not in words:
+        raise CallError(
+            f"{aligned[0]} of {queries} queries and {keys} keys needs causal_alignment=, the corner "
+            f"in which the diagonal starts: {' or '.join(map(repr, ALIGNMENTS))}"
+        )
+
+
 def answered(made: Call, **tensors: Any) -> dict[str, Any]:
-    """Return the given tensors by name, the output as a view [B, Hq, Sq, Dv], the LSE [B, Hq, Sq]; None is left out.
+    """Return the given tensors of an answer by name, "output" and "lse", as the call reads them; None is left out.
 
     Raises :class:`CallError` for another shape.
     """
     found = {name: tensor_of(name, x) for name, x in tensors.items() if x is not None}
-    wanted = made.output_shape[:3]
-    if "lse" in found and tuple(found["lse"].shape) != wanted:
-        raise CallError(f"lse must have the shape {wanted} here, not {tuple(found['lse'].shape)}")
-    if "output" in found:
-        output = checked(made, "output", found["output"], made.output_shape)
-        found["output"] = made.presentation.read("output", output)
-    return found
+    return {name: checked(made, name, x, name) for name, x in found.items()}
 
 
-def checked(made: Call, name: str, x: Any, wanted: tuple[int, ...]) -> Any:
-    """Return the tensor ``x`` if it has the shape ``wanted`` [B, H, S, D] in the presentation. Raises
-    :class:`CallError`.
+def checked(made: Call, name: str, x: Any, quantity: str) -> Any:
+    """Return the tensor ``x`` of a quantity as the call reads it; messages say ``name``. Raises :class:`CallError` for
+    another shape.
     """
-    shape, own = tuple(x.shape), made.presentation.layout.shape(tuple(wanted))
+    shape, own = tuple(x.shape), made.shape(quantity)
     if shape != own:
-        fitting = [other for other, row in presentations().items() if row.layout.shape(tuple(wanted)) == shape]
-        also = f"; that is its shape in the presentation {fitting[0]}" if fitting else ""
+        fitting = [other for other in _orders(made, quantity) if other[1] == shape]
+        also = f"; that is its shape {fitting[0][0]}" if fitting else ""
         raise CallError(f"{name} must have the shape {own} here, not {shape}{also}")
-    return x
+    return made.read(quantity, x)
+
+
+def _orders(made: Call, quantity: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield other orders of the axes of a quantity, in words, each with the shape in it."""
+    if quantity == "lse":
+        *first, heads, rows = made.shape("lse")
+        yield "with its last two axes swapped", (*first, rows, heads)
+    elif made.presentation.is_view:
+        axes = made.presentation.layout.index(made.shape(quantity))
+        for name, row in presentations().items():
+            yield f"in the presentation {name}", row.layout.shape(axes)
 
 
 def tensor_of(name: str, x: Any) -> Any:
@@ -201,7 +274,8 @@ def tensor_of(name: str, x: Any) -> Any:
 
 def _presentation(name: str, tensors: Mapping[str, Any]) -> Presentation:
     if name not in presentations():
-        raise CallError(f"presentation must be one of {', '.join(presentations())}, not {name!r}")
+        known = [other for other, row in PRESENTATIONS.items() if row.calls_once and not row.layout.joins_heads]
+        raise CallError(f"presentation must be one of {', '.join(known)}, not {name!r}")
     for letter, x in tensors.items():
         if len(getattr(x, "shape", ())) != 4:
             kind = f"of shape {tuple(x.shape)}" if hasattr(x, "shape") else repr(type(x).__name__)
@@ -224,7 +298,8 @@ def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) ->
     )
 
 
-def _common_dtype(**tensors: Any) -> str:
+def common_dtype(**tensors: Any) -> str:
+    """Return the dtype of q, k and v. Raises :class:`CallError` for several, or for one that has no error bound."""
     found = {name: _dtype_of(x) for name, x in tensors.items()}
     if len(set(found.values())) > 1:
         raise CallError(f"q, k and v must have one dtype, not {', '.join(found.values())}")
@@ -237,6 +312,11 @@ def _dtype_of(x: Any) -> str:
     return frameworks.of(x).dtype_of(x)
 
 
+def holds_integers(x: Any) -> bool:
+    """Return whether a tensor holds integers."""
+    return "int" in _dtype_of(x)
+
+
 def dtype_of(name: str, x: Any) -> str:
     """Return the dtype of an answer. Raises :class:`CallError` for a dtype that has no error bound."""
     if (found := _dtype_of(x)) not in DTYPES:
@@ -244,7 +324,7 @@ def dtype_of(name: str, x: Any) -> str:
     return found
 
 
-def _options(words: Mapping[str, Any], lengths: Mapping[str, int]) -> dict[str, Any]:
+def options_of(words: Mapping[str, Any], lengths: Mapping[str, int]) -> dict[str, Any]:
     """Return the options in use by their own names, checked against the axis lengths of the call."""
     found: dict[str, Any] = {}
     spelled: dict[str, str] = {}

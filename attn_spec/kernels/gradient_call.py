@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from attn_spec.problem.used_places import used_places
 
 @dataclass(frozen=True, kw_only=True)
 class Pulled:
-    """Cotangents and gradients of a call, as views: q, k, v and O as [B, H, S, ..], options with their four axes."""
+    """Cotangents and gradients of a call, as the call reads them; those of options have their four axes."""
 
     made: Call
     cotangent: Any
@@ -38,9 +38,9 @@ class Pulled:
     def parts(self) -> Iterator[GradientPart]:
         """Yield the kv heads one after the other, each with its query heads; or all heads at once if ``whole``."""
         if self.whole:
-            yield self._part(self.made.whole(), (0, 0), slice(None), slice(None), slice(None))
+            yield self._of_all()
             return
-        for b, g in np.ndindex(*map(int, self.made.k.shape[:2])):
+        for b, g in np.ndindex(self.made.batch, self.made.kv_heads):
             yield self.group(b, g)
 
     def with_element(self, quantity: str, b: int, h: int) -> GradientPart:
@@ -52,18 +52,28 @@ class Pulled:
     def group(self, b: int, g: int) -> GradientPart:
         """Return the part of one kv head with its query heads."""
         heads = slice(g * self.made.group_size, (g + 1) * self.made.group_size)
-        return self._part(self.made.group(b, g), (b, g), slice(b, b + 1), heads, slice(g, g + 1))
+        own = {"output": heads, "lse": heads, "dq": heads, "dk": slice(g, g + 1), "dv": slice(g, g + 1)}
+        problem = self.made.group(b, g)
+        return self._part(problem, (b, g), lambda name, x: self.made.numbers(name, x, b, own[name]))
 
-    def _part(self, problem: Problem, at: tuple[int, int], entry: slice, heads: slice, kv: slice) -> GradientPart:
-        own = {"dq": heads, "dk": kv, "dv": kv}
+    def _of_all(self) -> GradientPart:
+        """Return the part of all batch entries and heads."""
+
+        def numbers(name: str, x: Any) -> np.ndarray:
+            return values_of(x) if QUANTITIES[name].gradient_of in OPTIONS else self.made.all_numbers(name, x)
+
+        return self._part(self.made.whole(), (0, 0), numbers)
+
+    def _part(self, problem: Problem, at: tuple[int, int], numbers: Callable[[str, Any], np.ndarray]) -> GradientPart:
+        """Return a part, whose values are those that ``numbers`` makes of a quantity's name and tensor."""
         dL = self.lse_cotangent
-        found = {name: values_of(x[entry, own[name]] if name in own else x) for name, x in self.found.items()}
+        found = {name: numbers(name, x) for name, x in self.found.items()}
         if self.conventions.unused_rows == OPEN:
             found = {name: _used(problem, name, x) for name, x in found.items()}
         return GradientPart(
             problem,
-            _used(problem, "output", values_of(self.cotangent[entry, heads])),
-            None if dL is None else _used(problem, "lse", values_of(dL[entry, heads])),
+            _used(problem, "output", numbers("output", self.cotangent)),
+            None if dL is None else _used(problem, "lse", numbers("lse", dL)),
             found,
             at,
         )
@@ -71,7 +81,7 @@ class Pulled:
     def check_rows(self, memory: int) -> None:
         """Raise :class:`CallError` if a query sees no key."""
         if any(OPTIONS[name].sees is not None for name in self.made.options):
-            for b, g in np.ndindex(*map(int, self.made.k.shape[:2])):
+            for b, g in np.ndindex(self.made.batch, self.made.kv_heads):
                 problem = self.made.whole() if self.made.layer else self.made.group(b, g)
                 for rows in blocks_of(problem, np.arange(problem.query_length), memory, 1):
                     if problem.rows(rows).blind_queries.any():
@@ -94,23 +104,17 @@ def pulled(
         kind = type(gradients).__name__
         raise CallError(f"gradients must be a mapping by name, as {{'dq': dq, 'dk': dk, 'dv': dv}}, not of type {kind}")
     found = {name: tensor_of(name, x) for name, x in gradients.items() if x is not None}
-    shapes = {"dq": made.q.shape, "dk": made.k.shape, "dv": made.v.shape}
     unknown = sorted(found.keys() - set(BACKWARD))
     if unknown or not found:
         raise CallError(f"gradients must be some of {', '.join(BACKWARD)}, not {', '.join(unknown) or 'none'}")
+    made.check_gradients(found)
     for name, x in found.items():
-        if name in shapes:
-            found[name] = made.presentation.read(name, checked(made, name, x, shapes[name]))
-        else:
-            found[name] = _of_option(made, name, x)
-    cotangent = checked(made, "dout", tensor_of("dout", dout), made.output_shape)
-    dL = None if dlse is None else tensor_of("dlse", dlse)
-    if dL is not None and tuple(dL.shape) != tuple(made.output_shape[:3]):
-        raise CallError(f"dlse must have the shape {tuple(made.output_shape[:3])} here, not {tuple(dL.shape)}")
+        is_option = QUANTITIES[name].gradient_of in OPTIONS
+        found[name] = _of_option(made, name, x) if is_option else checked(made, name, x, name)
     return Pulled(
         made=made,
-        cotangent=made.presentation.read("output", cotangent),
-        lse_cotangent=dL,
+        cotangent=checked(made, "dout", tensor_of("dout", dout), "output"),
+        lse_cotangent=None if dlse is None else checked(made, "dlse", tensor_of("dlse", dlse), "lse"),
         found=found,
         conventions=conventions,
     )

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 from attn_spec.judgement.long.blocks import Part
 from attn_spec.judgement.long.gradient_parts import GradientPart
-from attn_spec.kernels.call import Call, CallError, answered, call, call_errors, presentations
+from attn_spec.kernels.any_call import any_call
+from attn_spec.kernels.call import Call, CallError, answered, call_errors, presentations
 from attn_spec.kernels.gradient_call import pulled
+from attn_spec.kernels.sequence_arguments import packed_rows
 from attn_spec.problem.conventions import CONVENTIONS, Conventions
 
 Read = TypeVar("Read")
@@ -41,7 +43,7 @@ class Arguments:
         """Return ``part(call)`` for the call of these arguments; None if they are no call of attention."""
         try:
             with call_errors():
-                return part(call(self.q, self.k, self.v, presentation=self.presentation, **self.words))
+                return part(any_call(self.q, self.k, self.v, presentation=self.presentation, **self.words))
         except CallError:
             return None
 
@@ -57,16 +59,16 @@ class AsGiven(Arguments):
         """Return the names of the quantities in an answer that conventions decide."""
         return ("output",) if self.lse is None else ("output", "lse")
 
-    def part(self, place: tuple[int, ...]) -> tuple[Part, int] | None:
+    def part(self, quantity: str, place: tuple[int, ...]) -> tuple[Part, int] | None:
         """Return the head of an element of the output or LSE, and the element's row; None if this is no call of
         attention.
 
-        ``place`` is an index of the output in the axes of the presentation, or of the LSE [B, H, S].
+        ``place`` is an index in the test's tensor.
         """
 
         def of(made: Call) -> tuple[Part, int]:
             answer = answered(made, output=self.output, lse=self.lse)
-            b, h, row, *_ = made.presentation.index("output" if len(place) == 4 else "lse", place)
+            b, h, row, *_ = made.index(quantity, place)
             return made.part(answer, b, 0 if made.layer else h), row
 
         return self.read(of)
@@ -83,11 +85,11 @@ class GradientsAsGiven(Arguments):
     def part(self, quantity: str, place: tuple[int, ...]) -> GradientPart | None:
         """Return the part with the gradient element at ``place``; None if this is no call of attention.
 
-        For gradients of q, k and v ``place`` is in the axes of the presentation.
+        ``place`` is an index in the test's tensor.
         """
 
         def of(made: Call) -> GradientPart:
-            b, h, *_ = made.presentation.index(quantity, place)
+            b, h, *_ = made.index(quantity, place)
             return pulled(made, self.gradients, self.dout, self.dlse).with_element(quantity, b, h)
 
         return self.read(of)
@@ -95,7 +97,8 @@ class GradientsAsGiven(Arguments):
 
 def other_calls(asked: Given) -> Iterator[tuple[str, Given]]:
     """Yield calls that differ from the given one in one respect, each with a text that names it."""
-    for name in presentations():
+    is_packed = asked.presentation not in presentations()
+    for name in packed_rows() if is_packed else presentations():
         if name != asked.presentation:
             yield f"as presentation={name!r}", replace(asked, presentation=name)
     yield from _with_other_conventions(asked)
