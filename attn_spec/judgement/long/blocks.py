@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,8 @@ class RowJudgement:
     of: int = 0
     #: Number of judged rows that were drawn at random.
     drawn: int = 0
+    #: Least share of a head's rows that were drawn at random.
+    least_drawn: Fraction = Fraction(1)
     #: Number of rows that the theorems decided on; the others were cleared at a glance.
     decided: int = 0
     #: Power of the verdict, if it was asked for.
@@ -162,7 +165,12 @@ class RowJudgement:
         """Return an upper bound on the probability that no judged row is among a ``share`` of all rows; 0 if all were
         judged.
         """
-        return 0.0 if self.rows == self.of else missed(share, self.drawn)
+        return 0.0 if self.rows == self.of else missed(share, self.telling)
+
+    @property
+    def telling(self) -> int:
+        """Number of random rows that :func:`row_sample.missed` counts: the least share of all heads, of all rows."""
+        return int(self.least_drawn * self.of)
 
     def __repr__(self) -> str:
         said = f"{', '.join(self.tallies)}: up to {self.ratio:.3g} of the error allowed, {self}"
@@ -181,7 +189,7 @@ class RowJudgement:
             return f"all {self.of} rows"
         if self.refuted:  # the judgement may have ended early
             return f"{self.rows} of {self.of} rows"
-        return f"{self.rows} of {self.of} rows, {self.drawn} of them at random: {chance(TOLD, self.drawn)}"
+        return f"{self.rows} of {self.of} rows, {self.drawn} of them at random: {chance(TOLD, self.telling)}"
 
 
 def judge_parts(
@@ -233,6 +241,7 @@ def _judged(parts: Iterator[Part], contract: ResolvedContract, sample: RowSample
                 _add(found, part, block, **how)
                 found.rows += heads * len(block)
         found.drawn += chosen.drawn
+        found.least_drawn = min(found.least_drawn, chosen.share_drawn)
     return found
 
 

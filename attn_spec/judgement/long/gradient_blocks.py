@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -58,18 +59,25 @@ class GradientJudgement(RowJudgement):
     of_keys: int = 0
     #: Number of judged keys that were drawn at random, not by strata.
     keys_drawn: int = 0
+    #: Least share of a kv head's keys that were drawn at random.
+    least_keys_drawn: Fraction = Fraction(1)
+
+    @property
+    def telling_keys(self) -> int:
+        """Number of random keys that :func:`row_sample.missed` counts: the least share of all kv heads, of all keys."""
+        return int(self.least_keys_drawn * self.of_keys)
 
     def keys_missed(self, share: float) -> float:
         """Return an upper bound on the probability that no judged key is among a ``share`` of all keys; 0 if all were
         judged.
         """
-        return 0.0 if self.keys == self.of_keys else missed(share, self.keys_drawn)
+        return 0.0 if self.keys == self.of_keys else missed(share, self.telling_keys)
 
     @property
     def _looked_at(self) -> str:
         of_keys = f"{self.keys} of {self.of_keys} keys"
         if self.keys_drawn and self.keys < self.of_keys and not self.refuted:
-            of_keys += f", {self.keys_drawn} of them at random: {chance(TOLD, self.keys_drawn)}"
+            of_keys += f", {self.keys_drawn} of them at random: {chance(TOLD, self.telling_keys)}"
         return f"{super()._looked_at}; {of_keys}"
 
 
@@ -182,6 +190,7 @@ class _Judging:
             chosen = self.sampled.of(one.k[0, g], one.v[0, g], self.groups)
         if part.found.keys() & {"dk", "dv"}:
             self.judgement.keys_drawn += chosen.drawn
+            self.judgement.least_keys_drawn = min(self.judgement.least_keys_drawn, chosen.share_drawn)
         decided = self.judgement.decided
         if not options and is_glanced(part.problem) and self._cleared(part, b, g, heads, chosen.index):
             return
@@ -259,6 +268,7 @@ class _Judging:
         summed = chosen.index if part.found.keys() <= {"dq"} else np.arange(n)
         if "dq" in part.found:
             found.rows, found.drawn = found.rows + len(chosen.index), found.drawn + chosen.drawn
+            found.least_drawn = min(found.least_drawn, chosen.share_drawn)
         at = slice(b, b + 1), slice(h, h + 1)
         dL, dq = part.lse_cotangent, part.found.get("dq")
         return Given(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -62,7 +63,7 @@ class Sampled:
     """Rows, or keys, of one head, in order."""
 
     index: np.ndarray
-    #: Number of them drawn at random, at least; equal for all heads, whatever the strata.
+    #: Number of them drawn at random, at least; equal for all heads of one length, whatever the strata.
     drawn: int
     #: Number of rows, or keys, of the head.
     of: int
@@ -71,6 +72,11 @@ class Sampled:
     def is_whole(self) -> bool:
         """True if the sample holds all rows."""
         return len(self.index) == self.of
+
+    @property
+    def share_drawn(self) -> Fraction:
+        """Share of the head's rows, or keys, that were drawn at random; 1 if it has none."""
+        return Fraction(self.drawn, self.of) if self.of else Fraction(1)
 
 
 def check_count(name: str, count: object) -> None:
@@ -90,8 +96,10 @@ def drawn_beside(strata: Sequence[int], count: int, n: int, rng: np.random.Gener
 def missed(share: float, drawn: int) -> float:
     """Return an upper bound on the probability that no drawn row is among the ``share`` of all rows that a defect hits.
 
-    Rows are drawn without replacement, equally many of each head. A miss is then at most as likely as (1 -
-    share)^drawn, however the defect's rows are spread over heads: log(1 - x) is concave. The bound holds for keys too.
+    Head i has n_i of all N rows, of which r_i are drawn without replacement, and a defect hits d_i of them. No drawn
+    row is hit with a probability of at most prod (1 - d_i / n_i)^r_i. With r_i >= c n_i for each head, that is at most
+    (1 - share)^(c N), however the hit rows are spread over heads: log(1 - x) is concave (Jensen). ``drawn`` is c N
+    rounded down: all that are drawn, if heads have one length. The bound holds for keys too.
     Raises ValueError for a share outside [0, 1].
     """
     if not 0 <= share <= 1:

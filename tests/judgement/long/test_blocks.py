@@ -145,6 +145,20 @@ def test_how_often_a_sample_misses_a_defect_is_as_often_as_it_says():
     assert times > 0
 
 
+def test_sequences_that_are_judged_whole_hide_no_defect_of_a_long_one():
+    """A defect hits 31 rows of a sequence of 1,000, of which 16 are drawn. 15 sequences of 16 rows are judged whole."""
+    lengths = np.array([1000, *[16] * 15])[:, None, None, None]
+    problem = Recipe(batch=16, query_length=1000, key_length=4, head_dim=2).problem().replace(seqused_q=lengths)
+    judgement = judge_parts(parts_of(problem, **answered(problem)), FUSED.at("float32"), sample=RowSample(32))
+    hit = np.arange(100, 131)
+    runs, first = 500, problem.sequence(0)
+    times = sum(not np.isin(RowSample(32, seed=seed).of(first, 0).index, hit).any() for seed in range(runs))
+
+    assert (judgement.of, judgement.drawn, judgement.telling) == (1240, 256, 19)
+    assert times / runs <= judgement.missed(len(hit) / 1240) + 4 * (0.25 / runs) ** 0.5
+    assert times / runs > missed(len(hit) / 1240, judgement.drawn) + 0.3
+
+
 @pytest.mark.parametrize("rows", [0, -1, 2.5, True, "all"])
 def test_a_sample_of_no_rows_is_refused(rows):
     with pytest.raises(ValueError, match=f"rows must be an integer of 1 or more, not {rows!r}"):
