@@ -86,8 +86,8 @@ def main() -> None:
     multiple=True,
     metavar="SPEC",
     callback=_shapes,
-    help=f"Examine the kernel at this shape too, by sampled rows: {EXAMPLE}. S is Sq and Sk, H is Hq and Hkv. May be "
-    "repeated.",
+    help=f"Examine the kernel at this shape too, by sampled rows: {EXAMPLE}. S is Sq and Sk, H is Hq and Hkv. "
+    "seqused_k=1:4096:17 gives each sequence a number of keys. May be repeated.",
 )
 @click.option("--seed", type=int, help="Seed of the search. Default: the profile's.")
 @call_limit

@@ -346,11 +346,25 @@ POSITIONS: dict[str, Pattern] = {
 }
 
 
+def _listed(known: Mapping[str, Any], stem: str) -> LengthPattern | None:
+    """Return the pattern of a list of numbers, one of each batch entry, as "1:4096:17"; None for another name.
+
+    A list is a pattern of lengths and of padding only.
+    """
+    found = stem.split(":")
+    if known not in (LENGTHS, PADS) or not all(number.isdecimal() for number in found):
+        return None
+    return lambda rng, shape, most: np.array([int(number) for number in found]).reshape(shape)
+
+
 def is_known(name: str, patterns: Mapping[str, Any], axes: str = "BHQK") -> bool:
-    """Return whether ``name`` is a pattern with a valid broadcast of these axes, or with none."""
+    """Return whether ``name`` is a pattern with a valid broadcast of these axes, or with none.
+
+    Lengths of sequences may also be a list of numbers, as in "1:4096:17@B111".
+    """
     stem, at, letters = name.partition("@")
     valid = len(letters) == 4 and all(letter in "1" + axis for letter, axis in zip(letters, axes, strict=True))
-    return stem in patterns and (valid or not at)
+    return (stem in patterns or _listed(patterns, stem) is not None) and (valid or not at)
 
 
 def spread(known: Iterable[str], axes: str = "BHQK") -> tuple[str, ...]:
@@ -366,4 +380,5 @@ def made(known: Mapping[str, Any], name: str, rng: np.random.Generator, shape: S
     stem, _, letters = name.partition("@")
     batch, heads, rows, columns = (1 if x == "1" else n for x, n in zip(letters or "11QK", shape, strict=True))
     reduced = (batch, heads, rows, columns)
-    return np.broadcast_to(known[stem](rng, reduced, *most), reduced)
+    pattern = _listed(known, stem) or known[stem]
+    return np.broadcast_to(pattern(rng, reduced, *most), reduced)

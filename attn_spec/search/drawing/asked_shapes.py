@@ -6,7 +6,7 @@ These problems are large. They are recipes, made one after the other, and nothin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from attn_spec.attention.terms import BENDS
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import SCORE, WEIGHT
-from attn_spec.problem.shape_spec import AskedShape, ShapeError
+from attn_spec.problem.shape_spec import LETTERS, AskedShape, ShapeError
 from attn_spec.search.drawing.regimes import Recipe
 
 if TYPE_CHECKING:
@@ -57,8 +57,19 @@ def recipes(subject: Subject, seed: int, *, gradients: bool = False) -> list[Rec
         seed=seed,
         **{"causal_alignment": subject.conventions.causal_alignment, **always},
     )
-    shaped = [replace(plain, **asdict(shape)) for shape in subject.shapes]
-    return [replace(recipe, regime=regime, **options) for recipe in shaped for regime, options in ways]
+    return [
+        replace(plain, regime=regime, **options, **shape.recipe_fields)  # type: ignore[arg-type]
+        for shape in subject.shapes
+        for regime, options in ways
+        if not any(_clashes(name, shape) for name in options)
+    ]
+
+
+def _clashes(name: str, shape: AskedShape) -> bool:
+    """Return whether a shape gives an option itself, or an option that excludes it."""
+    row = OPTIONS[name]
+    given = [OPTIONS[other] for other in shape.lengths]
+    return any(row is other or row.excludes(other) or other.excludes(row) for other in given)
 
 
 def check_taken(subject: Subject, problem: Problem) -> None:
@@ -69,7 +80,7 @@ def check_taken(subject: Subject, problem: Problem) -> None:
 
 def described(recipe: Recipe) -> str:
     """Return the shape, options and regime of a recipe, as a certificate states them."""
-    shape = AskedShape(**{name: getattr(recipe, name) for name in asdict(AskedShape.parse("H=1,S=1,D=1"))})
+    shape = AskedShape(**{name: getattr(recipe, name) for name in LETTERS.values()})
     used = [f"{name}={getattr(recipe, name)}" for name, row in OPTIONS.items() if row.is_used(getattr(recipe, name))]
     return " ".join([str(shape), *used, recipe.regime])
 

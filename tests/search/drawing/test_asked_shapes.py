@@ -60,6 +60,25 @@ def far_rows_are_first(q, k, v):
     return softmax(q[:, :, np.where(far, 0, np.arange(q.shape[2]))], k, v)
 
 
+def reads_one_key_more(q, k, v, seqused_k=None):
+    """Attend to the key behind each sequence too, where it has more than 40 keys."""
+    seen = np.arange(k.shape[2]) < (seqused_k if seqused_k is not None else k.shape[2]) + (k.shape[2] > 40)
+    s = np.where(seen, q @ k.swapaxes(-1, -2) / np.float32(q.shape[-1] ** 0.5), -np.inf)
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    return (p / p.sum(axis=-1, keepdims=True)) @ v
+
+
+def test_a_shape_may_give_the_numbers_of_keys_of_each_sequence():
+    subject = asked("torch_paged", AskedShape.parse("H=2,Sq=1,D=4,seqused_k=1:60:17"))
+    found = asked_shapes.recipes(subject, 7)
+    wrong = of(reads_one_key_more, "seqused_k", "cross")
+
+    assert {tuple(recipe.problem().end_keys) for recipe in found} == {(1, 60, 17)}
+    assert {"causal", "softcap"} <= {name for recipe in found for name in recipe.problem().options()}
+    (found, *_) = examine(ROWS, asked(wrong, AskedShape.parse("H=2,Sq=1,D=4,seqused_k=1:60:17")))
+    assert found.verdict == Verdict.REFUTED
+
+
 def test_a_shape_is_examined_without_options_and_with_each_in_usual_use():
     subject = asked("torch_tiled", SHAPE, AskedShape.parse("H=1,S=8,D=2"))
     found = asked_shapes.recipes(subject, 7)
