@@ -101,15 +101,13 @@ class Declarations(Model):
     declared: bool
     supports: tuple[str, ...]
     conventions: dict[str, str | bool]
-    #: Limits that the kernel sets to problems, by name; those that it does not declare are left out.
+    #: Limits that the kernel sets to problems, by name; those that it does not declare are left out. Empty in a
+    #: certificate of an earlier version, which does not record them.
     limits: dict[str, Any] = Field(default_factory=dict)
     #: Contract of each dtype: a summary and every field.
     contracts: dict[str, dict[str, str | float | int | bool | None]]
     #: Dtypes and options that were tried and failed, with the reason.
     declined: dict[str, str]
-    #: Limits that the kernel sets to problems, for instance the pairs of its head dimensions, as Python writes them.
-    #: Empty in a certificate of an earlier version, which does not record them.
-    limits: dict[str, str] = {}
 
 
 class AllowedBy(Model):

@@ -89,7 +89,6 @@ def declarations(checked: Preflight) -> dict[str, Any]:
     return {
         "declared": kernel.declared,
         "supports": sorted(kernel.supports),
-        "limits": kernel.limits.told,
         "conventions": asdict(kernel.conventions),
         "limits": limits(kernel.limits),
         "contracts": {dtype: contract_fields(contract, dtype) for dtype, contract in contracts.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -141,12 +141,6 @@ class Limits:
             if not common:
                 raise ValueError(f"query_lengths={self.query_lengths} has none of the lengths {other.query_lengths}")
         return replace(self, query_lengths=common, equal_lengths=self.equal_lengths or other.equal_lengths)
-
-    @property
-    def told(self) -> dict[str, str]:
-        """Limits that are set, by name, as Python writes them."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {name: repr(value) for name, value in values.items() if value != getattr(Limits(), name)}
 
     def refusal(self, problem: Problem) -> str:
         """Return why the kernel does not take the problem; an empty text if it does."""
