@@ -32,7 +32,7 @@ from .rotary import first_position
 
 # By way of the tiles, which choose the interpreter before they import triton.
 from .triton_rotary import Turn, inner_products, load_rows, no_rows, store_gradient, weighted_rows
-from .triton_tiles import INTERPRETED, load_tile, padded, part, product, store_tile, strided, tl, triton
+from .triton_tiles import INTERPRETED, format_of, load_tile, padded, part, product, store_tile, strided, tl, triton
 from .visibility import OPTIONS as BY_POSITION
 
 INTERPRETER_TILES = {"BLOCK_Q": 32, "BLOCK_K": 32}
@@ -260,7 +260,6 @@ def arguments(
     slopes = None if alibi_slopes is None else alibi_slopes.expand(B, Hq, 1, 1)
     kept = None if keep is None else 1 / (1 - (dropout_p or 0.0))
     turn = Turn(D, rotary, rotary_base, rotary_dim)
-    element = "bfloat16 in float32" if INTERPRETED and q.dtype == torch.bfloat16 else str(q.dtype)
     return {
         "q": turn.parts(q), "k": turn.parts(k), "v": strided(v),
         "turn": turn,
@@ -270,7 +269,7 @@ def arguments(
             *(min(window_sinks or 0, Sk), chunk, lift),
         ),
         "scoring": (scale, softcap, *map(strided, (mask, bias, slopes, keep)), kept),
-        "WIDTHS": turn.widths, "Dv": Dv, "FORMAT": "tf32" if tf32 else element,
+        "WIDTHS": turn.widths, "Dv": Dv, "FORMAT": "tf32" if tf32 else format_of(q),
     }  # fmt: skip
 
 

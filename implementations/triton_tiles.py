@@ -75,6 +75,11 @@ def product(x, y, acc, FORMAT: tl.constexpr):
     return tl.dot(rounded(x, y, FORMAT), y, acc, input_precision="tf32" if FORMAT == "tf32" else "ieee")
 
 
+def format_of(x: Tensor) -> str:
+    """Return the format of products of a tensor, as :func:`rounded` knows it."""
+    return "bfloat16 in float32" if INTERPRETED and x.dtype == torch.bfloat16 else str(x.dtype)
+
+
 def strided(x: Tensor | None) -> tuple[Tensor, tuple[int, ...]] | None:
     """Return a tensor as a kernel receives it."""
     if x is None:
