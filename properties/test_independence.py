@@ -180,7 +180,7 @@ def test_equal_calls_give_equal_answers(subject: Subject, problem: Problem) -> N
 )
 def test_old_answers_are_not_given_again(subject: Subject, problem: Problem) -> None:
     """Another problem in the memory of the first gets its own answer, and then the first problem its first answer."""
-    arrange = memory.in_the_same_place(tensors=3)
+    arrange = memory.in_the_same_place(tensors=len(subject.presentation.tensors))
     first = subject(problem, arrange=arrange)
     other = rewritten(problem)
     assert_within_bound(subject, other, subject(other, arrange=arrange))

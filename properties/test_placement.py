@@ -60,8 +60,8 @@ def of_one_size(own: Subject) -> str:
 
 def states_no_longest(own: Subject) -> str:
     """Return why a property of stated largest lengths does not apply to a subject; empty if it does."""
-    stated = {"max_seqlen_q", "max_seqlen_k"} & set(own.presentation.says_where)
-    return "" if stated else "its calls state no largest length"
+    stated = (name.startswith("max_seqlen") for name in own.presentation.says_where)
+    return "" if any(stated) else "its calls state no largest length"
 
 
 def placed(subject: Subject, problem: Problem, **choices: Any) -> Answer:

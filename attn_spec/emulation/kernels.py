@@ -69,7 +69,8 @@ def emulate(
 
     shown = reads or PRESENTATIONS[arguments.get("presentation", "BHSD")]
 
-    def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
+    def attention(*inputs: Any, **options: Any) -> Any:
+        q, k, v = shown.apart(*inputs)
         dtype = of(q).dtype_of(q)
         contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         projects = options.get("query_projection") is not None
@@ -116,16 +117,18 @@ def emulate_both(
     shown, chosen = declared.get("reads") or PRESENTATIONS[made.presentation], order or Order()
 
     @made.backward
-    def attention_gradients(dout: Any, *saved: Any, **options: Any) -> dict[str, Any]:
+    def attention_gradients(dout: Any, *given: Any, **options: Any) -> dict[str, Any]:
+        *tensors, out, lse = given
+        saved = (*shown.apart(*tensors), out, lse)
         dtype = of(saved[0]).dtype_of(saved[0])
         contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         projects = options.get("query_projection") is not None
-        given = {**options, "q": saved[0], "k": saved[1]}
-        options = shown.options_of(given)
+        asked = {**options, "q": saved[0], "k": saved[1]}
+        options = shown.options_of(asked)
         named = zip(("q", "k", "v", "output", "lse"), saved, strict=True)
-        *vectors, lse = (shown.read(name, x, **given) for name, x in named)
-        dO = shown.read("output", dout, **given)
-        rows = {n: shown.read(n, options[n], **given) for n in (*TENSORS, "dlse") if options.get(n) is not None}
+        *vectors, lse = (shown.read(name, x, **asked) for name, x in named)
+        dO = shown.read("output", dout, **asked)
+        rows = {n: shown.read(n, options[n], **asked) for n in (*TENSORS, "dlse") if options.get(n) is not None}
         aligned = {"causal_alignment": made.conventions.causal_alignment}
         options = {**aligned, **options, **rows, "option_dtypes": made.option_dtypes}
 
@@ -146,12 +149,10 @@ def emulate_both(
         else:
             call = run(contract, (*vectors, lse), options, dO)
             found = dict(zip(call.differentiated(options), call(), strict=True))
+        laid_out = {f"d{name}": shown.presented(f"d{name}", x, **asked) for name, x in found.items()}
         return {
-            f"d{name}": TORCH.give(
-                shown.presented(f"d{name}", x, **given),
-                made.option_dtypes.get(name, contract.gradients),
-            )
-            for name, x in found.items()
+            name: TORCH.give(x, made.option_dtypes.get(name.removeprefix("d"), contract.gradients))
+            for name, x in shown.together(laid_out).items()
         }
 
     return made

@@ -12,8 +12,8 @@ import numpy as np
 
 from attn_spec.kernels.frameworks.framework import FrameworkError, Pull, of, values_of
 from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
-from attn_spec.problem.quantities import DIFFERENTIABLE
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,8 @@ class Recorder:
         assert self.kernel.backward_function is not None
         call = self.begin("backward", tensors, options)
         returned = self.kernel.backward_function(*tensors, **options)
-        named = returned if isinstance(returned, Mapping) else dict(zip(_names(), returned, strict=False))
+        names = [f"d{name}" for name in PRESENTATIONS[self.kernel.presentation].differentiable]
+        named = returned if isinstance(returned, Mapping) else dict(zip(names, returned, strict=False))
         for name, tensor in named.items():
             call.add(name, tensor)
         return returned
@@ -142,10 +143,6 @@ def _parts(returned: Any) -> list[np.ndarray]:
         with contextlib.suppress(FrameworkError):
             found.append(values_of(part))
     return found
-
-
-def _names() -> list[str]:
-    return [f"d{name}" for name in DIFFERENTIABLE]
 
 
 def _given(tensor: Any) -> Given:

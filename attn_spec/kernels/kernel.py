@@ -131,7 +131,7 @@ class Kernel:
         if not self.builds:
             return self.function(*tensors, **options)
         given = {name: x for name, x in options.items() if hasattr(x, "shape")}
-        every = {**dict(zip(("q", "k", "v"), tensors, strict=True)), **given}
+        every = {**dict(zip(PRESENTATIONS[self.presentation].tensors, tensors, strict=True)), **given}
         dtype_of = frameworks.framework(self.framework).dtype_of
         shapes, dtypes = ({name: fact(x) for name, x in every.items()} for fact in (_shape_of, dtype_of))
         plain = {name: value for name, value in options.items() if name not in given}

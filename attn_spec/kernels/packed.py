@@ -38,6 +38,10 @@ class Packed(Presentation):
     queries: Places
     #: Places of the keys and values.
     keys: Places
+    #: Inputs that one tensor holds along an axis of its own: "kv" or "qkv". Empty if each has a tensor.
+    joined: str = ""
+    #: Index of that axis.
+    joined_at: int = 0
     #: Choices that change no answer.
     placement: Placement = placement.DRAWN_ONCE
 
@@ -65,6 +69,23 @@ class Packed(Presentation):
         return replace(self, placement=placement)
 
     @property
+    def tensors(self) -> tuple[str, ...]:
+        alone = [name for name in ("q", "k", "v") if name not in self.joined]
+        return (*alone, self.joined) if self.joined else tuple(alone)
+
+    def member(self, name: str, x: Any) -> Any:
+        return x[(slice(None),) * self.joined_at + (self.joined.index(name),)] if name in self.joined else x
+
+    def together(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        for of in ("", "d"):
+            names = [f"{of}{name}" for name in self.joined]
+            if names and all(name in arrays for name in names):
+                stacked = np.stack([arrays[name] for name in names], axis=self.joined_at)
+                others = {name: x for name, x in arrays.items() if name not in names}
+                arrays = others | {f"{of}{self.joined}": stacked}
+        return dict(arrays)
+
+    @property
     def has_pages(self) -> bool:
         return isinstance(self.keys, Pages)
 
@@ -89,6 +110,10 @@ class Packed(Presentation):
             return "since no argument says it"
         if row is not None and row.tensor is not None and {"Q", "K"} & set(row.axes):
             return "which has numbers for each query or key of a rectangle"
+        if option == "dv" and self.joined:
+            return "since one tensor holds keys and values"
+        if option == "gqa" and "q" in self.joined:
+            return "since one tensor holds queries and keys"
         owner = ABILITIES[option].of if row is None else row.of
         return (owner and self.refusal(owner)) or super().refusal(option)
 
@@ -116,9 +141,12 @@ class Packed(Presentation):
             poison = placement.poison(problem, name, unread)
             tensors[name] = self._filled(name, getattr(problem, name), poison, buffer, further)
         given = {name: getattr(problem, name) for name in names}
-        return Handed(tensors | {name: x for name, x in given.items() if x is not None}, further)
+        return Handed(self.together(tensors) | {name: x for name, x in given.items() if x is not None}, further)
 
     def shape(self, problem: Problem, name: str) -> tuple[int, ...]:
+        if self.joined and name in (self.joined, f"d{self.joined}"):
+            own = self.shape(problem, name.removesuffix(self.joined) + self.joined[-1])
+            return (*own[: self.joined_at], len(self.joined), *own[self.joined_at :])
         shape = shape_of(problem, name)
         if name not in (*LAID_OUT, *_OF_ROWS):
             return shape
@@ -183,6 +211,9 @@ class Packed(Presentation):
     def expanding(self, axes: str) -> Callable[[Any], Any]:
         """Return a function that expands the first head if heads are among the axes; no slot stands for another."""
         places = {len(own.axes): own.axes.index("H") for own in (self.queries, self.keys)}
+        if self.joined:
+            keys = [*self.keys.axes[: self.joined_at], self.joined, *self.keys.axes[self.joined_at :]]
+            places[len(keys)] = keys.index("H")
         return lambda x: memory.expanded(x, [places[x.ndim]] if "H" in axes else [])
 
     def spreading(self, axes: str) -> list[Callable[[Any], Any]]:

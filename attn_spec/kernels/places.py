@@ -97,8 +97,15 @@ class Bounds(Places):
     bounds: str = ""
     #: True if ``cu_seqlens_q_padded`` or ``cu_seqlens_k_padded`` says where sequences begin, with gaps between them.
     gaps: bool = False
-    #: True if a number that is at least the largest length is passed, ``max_seqlen_q`` or ``max_seqlen_k``.
+    #: True if a number that is at least the largest length is passed.
     states_longest: bool = True
+    #: Name of that number; empty for ``max_seqlen_q`` or ``max_seqlen_k``.
+    longest: str = ""
+
+    @property
+    def longest_name(self) -> str:
+        """Name of the number that is at least the largest length."""
+        return self.longest or f"max_seqlen_{self.side}"
 
     @property
     def name(self) -> str:
@@ -108,7 +115,7 @@ class Bounds(Places):
     @property
     def says_where(self) -> tuple[str, ...]:
         padded = (f"{self.name}_padded",) if self.gaps else ()
-        return (self.name, *padded, *((f"max_seqlen_{self.side}",) if self.states_longest else ()))
+        return (self.name, *padded, *((self.longest_name,) if self.states_longest else ()))
 
     @property
     def has_slots_behind(self) -> bool:
@@ -126,7 +133,7 @@ class Bounds(Places):
             gaps = placement.chance(problem, f"gaps {self.side}").integers(GAP + 1, size=problem.batch)
             found[f"{self.name}_padded"] = _ends(lengths + gaps)
         if self.states_longest:
-            found[f"max_seqlen_{self.side}"] = placement.stated_longest(problem, self.side)
+            found[self.longest_name] = placement.stated_longest(problem, self.side)
         return found
 
     def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.placement import Placement
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.quantities import QUANTITIES
+from attn_spec.problem.quantities import DIFFERENTIABLE, QUANTITIES
 
 #: Tensors and quantities in the presentation's layout, each with the argument that has its number of heads if heads are
 #: joined. All others have their own axes [B, H, ..], without those that the layout lacks.
@@ -60,6 +60,31 @@ class Presentation:
     def says_where(self) -> tuple[str, ...]:
         """Names of the arguments that say where the sequences of a problem lie."""
         return ()
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the tensors of a call; one whose name is several letters holds these inputs in one."""
+        return ("q", "k", "v")
+
+    @property
+    def differentiable(self) -> tuple[str, ...]:
+        """Names of the arguments that may have gradients, in the order in which a backward function returns these."""
+        return (*self.tensors, *(name for name in DIFFERENTIABLE if name in OPTIONS))
+
+    def member(self, name: str, x: Any) -> Any:
+        """Return the part of a tensor of a call, or of its gradient, that is the input ``name``."""
+        del name
+        return x
+
+    def apart(self, *tensors: Any) -> tuple[Any, Any, Any]:
+        """Return q, k and v from the tensors of a call."""
+        holding = {name: x for given, x in zip(self.tensors, tensors, strict=True) for name in given}
+        q, k, v = (self.member(name, holding[name]) for name in ("q", "k", "v"))
+        return q, k, v
+
+    def together(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arrays by name with those of q, k and v, or of their gradients, as a call has its tensors."""
+        return dict(arrays)
 
     @property
     def calls_once(self) -> bool:

@@ -50,6 +50,22 @@ PRESENTATIONS: dict[str, Presentation] = {
         Bounds(side="q", gaps=True),
         Bounds(side="k", gaps=True),
     ),
+    "THD_qkv": _packed(
+        "THD with one tensor of queries, keys and values: tokens, 3, heads, dimension; cu_seqlens and max_seqlen say "
+        "where, as in flash-attention's varlen_qkvpacked",
+        Bounds(side="q", bounds="cu_seqlens", longest="max_seqlen"),
+        Bounds(side="k", bounds="cu_seqlens", longest="max_seqlen"),
+        joined="qkv",
+        joined_at=1,
+        limits=Limits(equal_lengths=True),
+    ),
+    "THD_kv": _packed(
+        "THD with one tensor of keys and values: tokens, 2, heads, dimension; as in flash-attention's varlen_kvpacked",
+        _QUERIES,
+        Bounds(side="k"),
+        joined="kv",
+        joined_at=1,
+    ),
     "decode": _packed(
         "one query of each sequence [B, Hq, D]; keys in BSHD with seqused_k, as in flash-attention with a cache",
         OneEach(side="q"),
@@ -72,6 +88,13 @@ PRESENTATIONS: dict[str, Presentation] = {
         "paged, with heads before places: caches of pages, heads, page size, dimension, as in FlashInfer's HND",
         _QUERIES,
         Pages(axes=("pages", "H", "size", "D")),
+    ),
+    "paged_joined": _packed(
+        "paged, with one cache of keys and values: pages, 2, page size, heads, dimension; as in FlashInfer",
+        _QUERIES,
+        Pages(),
+        joined="kv",
+        joined_at=1,
     ),
     "paged_csr": _packed(
         "queries and caches as in paged; kv_indptr, kv_indices and kv_last_page_len list pages, qo_indptr bounds "

@@ -23,23 +23,23 @@ def out_and_lse(returned: Any) -> tuple[Any, Any]:
     return returned[0], returned[1]
 
 
-def gradients(returned: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the results of a backward function by input: from a tuple in their order, or from a dict by name.
+def gradients(returned: Any, names: Sequence[str], order: Sequence[str] = DIFFERENTIABLE) -> dict[str, Any]:
+    """Return the results of a backward function by input: from a tuple in ``order``, or from a dict by name.
 
     Gradients of ``names`` must be there. Raises :class:`Misbehaviour`.
     """
-    wanted = DIFFERENTIABLE[: 1 + max(map(DIFFERENTIABLE.index, names), default=-1)]
+    wanted = order[: 1 + max(map(order.index, names), default=-1)]
     if isinstance(returned, Mapping):
         if missing := [f"d{name}" for name in names if f"d{name}" not in returned]:
             found = ", ".join(map(str, returned))
             raise Misbehaviour(f"the kernel's backward returned a dict of {found}, without {', '.join(missing)}")
-        return {name: returned.get(f"d{name}") for name in DIFFERENTIABLE}
+        return {name: returned.get(f"d{name}") for name in order}
     if not isinstance(returned, tuple | list) or len(returned) < len(wanted):
         listed = ", ".join(f"d{name}" for name in wanted)
         raise Misbehaviour(
             f"the kernel's backward returned {_kind(returned)}; it must return ({listed}), or a dict of them"
         )
-    return dict(zip(DIFFERENTIABLE, returned, strict=False))
+    return dict(zip(order, returned, strict=False))
 
 
 def values(

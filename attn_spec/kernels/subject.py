@@ -202,10 +202,11 @@ class Subject:
             if lse_cotangent is not None:
                 dL = self.presentation.cotangent(part, "lse", lse_cotangent, number, unread=self._is_unread)
                 cotangents.append(self._given(dL, self.contract.lse))
-            result, gradients = self._gradients(tensors, options, names, cotangents)
+            holding = {name: next((n for n in tensors if name in n), name) for name in names}
+            result, gradients = self._gradients(tensors, options, list(dict.fromkeys(holding.values())), cotangents)
             answers.append(self._answer(part, handed, tensors, options, result))
-            for name in names:
-                found[name].append(self._gradient(part, name, gradients.get(name)))
+            for name, holder in holding.items():
+                found[name].append(self._gradient(part, name, holder, gradients.get(holder)))
         whole = {f"d{name}": self.presentation.whole(problem, f"d{name}", parts) for name, parts in found.items()}
         return self._whole(problem, answers), {name: self._used(problem, name, x) for name, x in whole.items()}
 
@@ -257,13 +258,18 @@ class Subject:
         with self._guarded("backward"):
             found = [backward(*given, **options, **extra) for _ in range(self.passes)][-1]  # type: ignore[misc]
             self.framework.wait(self.device, found)
-        return result, returned.gradients(found, names)
+        return result, returned.gradients(found, names, self.presentation.differentiable)
 
-    def _gradient(self, problem: Problem, name: str, tensor: Any) -> bits.Values:
-        """Return the values of a gradient; zeros for None, which a framework returns for an input without influence."""
+    def _gradient(self, problem: Problem, name: str, holder: str, tensor: Any) -> bits.Values:
+        """Return the values of a gradient, of which the tensor of ``holder`` is the gradient or holds it.
+
+        They are zeros for None, which a framework returns for an input without influence.
+        """
         if tensor is None:
             return np.zeros(getattr(problem, name).shape)
-        return self._taken(problem, f"d{name}", tensor, dtype_of(self.dtypes, name, self.contract.gradients))
+        values = self._returned(problem, f"d{holder}", tensor, dtype_of(self.dtypes, name, self.contract.gradients))
+        member = values if name == holder else self.presentation.member(name, values)
+        return self.presentation.taken(problem, f"d{name}", member)
 
     def _call(self, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
         with self._guarded("call"):
@@ -320,7 +326,8 @@ class Subject:
         return self.presentation.handed(part, unread=self._is_unread)
 
     def _tensors(self, handed: Handed, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
-        return {n: arrange(self._given(handed.tensors[n], dtype_of(self.dtypes, n))) for n in ("q", "k", "v")}
+        names = self.presentation.tensors
+        return {n: arrange(self._given(handed.tensors[n], dtype_of(self.dtypes, n[0]))) for n in names}
 
     def _given(self, values: np.ndarray, dtype: str) -> Any:
         """Return a new tensor of the kernel's framework."""
@@ -328,9 +335,12 @@ class Subject:
 
     def _taken(self, problem: Problem, name: str, tensor: Any, dtype: str | None) -> bits.Values:
         """Return the values [B, H, ..] of a quantity that the kernel returned. Raises :class:`Misbehaviour`."""
+        return self.presentation.taken(problem, name, self._returned(problem, name, tensor, dtype))
+
+    def _returned(self, problem: Problem, name: str, tensor: Any, dtype: str | None) -> bits.Values:
+        """Return the values of a tensor that the kernel returned, as it returned them. Raises :class:`Misbehaviour`."""
         shape, called = self.presentation.shape(problem, name), "out" if name == "output" else name
-        found = returned.values(called, tensor, shape=shape, dtype=dtype, own=self.framework, device=self.device)
-        return self.presentation.taken(problem, name, found)
+        return returned.values(called, tensor, shape=shape, dtype=dtype, own=self.framework, device=self.device)
 
     def _check_inputs_untouched(self, handed: Handed, tensors: dict[str, Any], options: dict[str, Any]) -> None:
         integers = {name: x for name, x in handed.further.items() if isinstance(x, np.ndarray)}

@@ -20,6 +20,7 @@ from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.memory import of_two_axes
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import CALL_LIMIT, Guard, Subject
 from attn_spec.kernels.time_limit import last_resort
 from attn_spec.nearest_names import suggestion
@@ -235,7 +236,7 @@ def _not_understood(kernel: Kernel) -> dict[str, str]:
     """Return the parameters of an undecorated callable that pass no option, which stay at their defaults."""
     told = [row for row in OPTIONS.values() if not row.of or row.of in kernel.supports]
     spellings = {spelling for row in (*told, *ABILITIES.values()) for spelling in row.spellings} | {"enable_gqa"}
-    parameters = list(kernel.parameters.values())[3:]
+    parameters = list(kernel.parameters.values())[len(PRESENTATIONS[kernel.presentation].tensors) :]
     named = [
         parameter.name
         for parameter in parameters

@@ -35,23 +35,33 @@ def name(request):
 
 
 def subject(name, *further, **conventions):
-    declared = {"supports": (*SUPPORTS, *further), "presentation": name, "conventions": conventions}
+    supports = [each for each in (*SUPPORTS, *further) if PRESENTATIONS[name].can_say(each)]
+    declared = {"supports": supports, "presentation": name, "conventions": conventions}
     return Subject(emulate_both("k", PRECISE, **declared), "float32")
 
 
 def fitting(name, recipe):
-    """Return the recipe, or the same one with one query of each sequence if the presentation says no other."""
-    decodes = PACKED[name].limits.query_lengths == (1,)
-    return replace(recipe, query_length=1, seqused_q=None) if decodes else recipe
+    """Return the recipe with the changes without which the presentation cannot say it."""
+    shown = PACKED[name]
+    if shown.limits.query_lengths == (1,):
+        return replace(recipe, query_length=1, seqused_q=None)
+    recipe = replace(recipe, value_dim=recipe.head_dim) if shown.joined else recipe
+    equal = {"query_length": recipe.key_length, "kv_heads": recipe.query_heads, "equal_lengths": True}
+    return replace(recipe, **equal) if shown.joined == "qkv" else recipe
+
+
+def apart(name, handed):
+    """Return q, k and v of a call by name."""
+    return dict(zip("qkv", PACKED[name].apart(*(handed.tensors[each] for each in PACKED[name].tensors)), strict=True))
 
 
 def handed_with_places(name, recipe, *, unread):
     """Return what is handed over for a problem, and k as the problem has it, with 0 in place of poison."""
     problem = fitting(name, recipe).problem()
     handed = PACKED[name].handed(problem, unread=unread)
-    arguments = {**handed.tensors, **handed.further}
+    arguments = {**apart(name, handed), **handed.further}
     marked = np.where(problem.keys_there[..., None], problem.k, 0.0)
-    return problem, handed.tensors["k"], PACKED[name].presented("k", marked, **arguments), arguments
+    return problem, arguments["k"], PACKED[name].presented("k", marked, **arguments), arguments
 
 
 def test_slots_are_filled_and_read_back():
@@ -246,7 +256,10 @@ def test_heads_are_expanded_in_buffers_of_any_number_of_axes(name):
     problem = problem.replace(**{x: np.repeat(getattr(problem, x)[:, :1], 2, axis=1) for x in "qkv"})
     shown, given = PACKED[name], PACKED[name].handed(problem).tensors
 
-    for x in "qkv":
-        expanded = shown.expanding("BH")(given[x])
-        assert expanded.strides[shown.places("q" if x == "q" else "k").axes.index("H")] == 0
-        assert np.array_equal(expanded, given[x])
+    for each in shown.tensors:
+        expanded = shown.expanding("BH")(given[each])
+        axes = list(shown.places("q" if each == "q" else "k").axes)
+        if each == shown.joined:
+            axes.insert(shown.joined_at, each)
+        assert expanded.strides[axes.index("H")] == 0
+        assert np.array_equal(expanded, given[each])

@@ -1,7 +1,10 @@
 """Kernels of plain NumPy, which read each packed call by hand, are right; twins that misread one argument are not."""
 
+import itertools
+
 import numpy as np
 import pytest
+import torch
 
 from attn_spec import kernel
 from attn_spec.kernels.presentations import PRESENTATIONS
@@ -38,8 +41,17 @@ def listed(kv_indptr, kv_indices, last, size):
         yield pages[j // size], j % size
 
 
-def rows_behind(q, cu_seqlens_q=None, cu_seqlens_q_padded=None, seqused_q=None, qo_indptr=None, **_):
+def inputs(*tensors):
+    """Return q, k and v from the tensors of a call, one of which may hold several inputs along its second axis."""
+    found = []
+    for tensor, count in zip(tensors, {1: (3,), 2: (1, 2), 3: (1, 1, 1)}[len(tensors)], strict=True):
+        found += [tensor[:, each] for each in range(count)] if count > 1 else [tensor]
+    return found
+
+
+def rows_behind(q, cu_seqlens_q=None, cu_seqlens_q_padded=None, seqused_q=None, qo_indptr=None, **further):
     """Return where the queries of each sequence lie in q."""
+    cu_seqlens_q = further.get("cu_seqlens", cu_seqlens_q)
     if seqused_q is not None:
         return [(entry, slice(length)) for entry, length in enumerate(seqused_q)]
     bounds = qo_indptr if cu_seqlens_q is None else cu_seqlens_q
@@ -57,7 +69,7 @@ def keys_of(k, *, block_table=None, kv_indptr=None, kv_indices=None, seqused_k=N
         return [pages if last is None else (pages, place) for pages, place in places]
     if seqused_k is not None:
         return [(entry, slice(length)) for entry, length in enumerate(seqused_k)]
-    return spans(further["cu_seqlens_k"], further.get("cu_seqlens_k_padded"))
+    return spans(further.get("cu_seqlens", further.get("cu_seqlens_k")), further.get("cu_seqlens_k_padded"))
 
 
 def attend(q, k, v, scale, causal):
@@ -84,13 +96,14 @@ def made(name, misread=lambda **arguments: arguments):
         framework="numpy",
         dtypes=("float32",),
         contract="eager",
-        supports=("scale", "causal", "gqa", "dv", "cross", "lse"),
+        supports=[x for x in ("scale", "causal", "gqa", "dv", "cross", "lse") if PRESENTATIONS[name].can_say(x)],
         conventions={"causal_alignment": "bottom_right", "unused": "unread"},
         presentation=name,
     )
-    def attention(q, k, v, *, scale=None, causal=False, **arguments):
-        arguments = misread(q=q, k=k, **arguments)
-        q, k = arguments.pop("q"), arguments.pop("k")
+    def attention(*tensors, scale=None, causal=False, **arguments):
+        q, k, v = inputs(*tensors)
+        arguments = misread(q=q, k=k, v=v, **arguments)
+        q, k, v = (arguments.pop(each) for each in "qkv")
         if heads_first:
             k, v = (x.swapaxes(1, 2) for x in (k, v))
         out = np.full((*q.shape[:-1], v.shape[-1]), np.nan, dtype=np.float32)
@@ -120,6 +133,11 @@ def of_the_first(argument):
     return lambda **arguments: {**arguments, argument: np.full_like(arguments[argument], arguments[argument][0])}
 
 
+def of_the_first_length(**arguments):
+    bounds = arguments["cu_seqlens"]
+    return {**arguments, "cu_seqlens": np.minimum(np.arange(len(bounds)) * bounds[1], bounds[-1])}
+
+
 def without_gaps(**arguments):
     return {**arguments, "cu_seqlens_k_padded": arguments["cu_seqlens_k"]}
 
@@ -128,6 +146,10 @@ def nothing_in_a_full_page(**arguments):
     """Return the arguments with the length of a last page modulo its size, as where a full page counts as empty."""
     size = arguments["k"].shape[1]
     return {**arguments, "kv_last_page_len": arguments["kv_last_page_len"] % size}
+
+
+def swapped(**arguments):
+    return {**arguments, "k": arguments["v"], "v": arguments["k"]}
 
 
 def in_order(**arguments):
@@ -145,6 +167,9 @@ def places_first(**arguments):
     [
         ("BSHD_lengths", of_the_first("seqused_k")),
         ("THD_gaps", without_gaps),
+        ("THD_qkv", of_the_first_length),
+        ("THD_kv", swapped),
+        ("paged_joined", swapped),
         ("decode", of_the_first("seqused_k")),
         ("decode_paged", of_the_first("seqused_k")),
         ("paged_hnd", places_first),
@@ -154,3 +179,18 @@ def places_first(**arguments):
 )
 def test_a_twin_that_misreads_an_argument_is_refuted(name, misread):
     assert verdict(made(name, misread), ALONE, 40)[0] == "refuted"
+
+
+def test_a_framework_differentiates_a_tensor_that_holds_all_inputs():
+    @kernel(framework="torch", dtypes=("float32",), contract="eager", supports=("backward",), presentation="THD_qkv")
+    def attention(qkv, *, cu_seqlens, max_seqlen):
+        del max_seqlen
+        out = []
+        for first, end in itertools.pairwise(cu_seqlens.tolist()):
+            q, k, v = qkv[first:end].unbind(1)
+            s = torch.einsum("ihd,jhd->hij", q, k) * q.shape[-1] ** -0.5
+            out.append(torch.einsum("hij,jhd->ihd", s.softmax(-1), v))
+        behind = qkv.new_zeros(len(qkv) - end, *qkv.shape[2:])
+        return torch.cat([*out, behind])
+
+    assert verdict(attention, "lengths.gradients_with_lengths_are_within_their_bounds", 4) == ("held", "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ TAKES = ("scale", "causal", "causal_alignment", "window", "alibi_slopes", "gqa",
 
 
 def packed_mutant(
-    *, source: str, named_by: str, presentation: str = "THD", of: str = "k", supports: Iterable[str] = TAKES
+    *, source: str, named_by: str, presentation: str = "THD", of: str = "k"
 ) -> Callable[[type[Wrong]], type[Wrong]]:
     """Register how a sound kernel reads its calls, other than they are: the places of one side, or the whole call."""
 
@@ -46,7 +46,7 @@ def packed_mutant(
             declared = {
                 "dtypes": (dtype,),
                 "contract": "fused",
-                "supports": supports,
+                "supports": [each for each in TAKES if own.can_say(each)],
                 "conventions": {"unused": "unread"},
                 "presentation": presentation,
             }

@@ -193,3 +193,15 @@ class ValuesByTheWidthOfKeys(Packed):
             inside = np.arange(x[0].numel())
             x = x.reshape(-1)[first[:, None] + inside].reshape(x.shape)
         return super().read(name, x, **arguments)
+
+
+@packed_mutant(
+    source="made up: a cache [pages, 2, ..] read as one of [2, pages, ..]", named_by=ALONE, presentation="paged_joined"
+)
+class ValuesBehindAllKeys(Packed):
+    """The values of a joined cache are looked for behind the keys of all pages."""
+
+    def member(self, name: str, x: Any) -> Any:
+        if name == "q":
+            return x
+        return x.reshape(x.shape[1], x.shape[0], *x.shape[2:])["kv".index(name)]
