@@ -104,7 +104,7 @@ class Packed(Presentation):
         arguments do not say; nor can what belongs to such an option.
         """
         row = OPTIONS.get(option)
-        if option in self.carries:
+        if option in self.carries | self.keys.lists:
             return ""
         if row is not None and row.up_to:
             return "since no argument says it"
@@ -141,6 +141,9 @@ class Packed(Presentation):
             poison = placement.poison(problem, name, unread)
             tensors[name] = self._filled(name, getattr(problem, name), poison, buffer, further)
         given = {name: getattr(problem, name) for name in names}
+        for name in self.keys.lists:
+            if given[name] is not None:
+                given[name] = np.broadcast_to(given[name].ravel(), problem.batch).astype(np.int32)
         return Handed(self.together(tensors) | {name: x for name, x in given.items() if x is not None}, further)
 
     def shape(self, problem: Problem, name: str) -> tuple[int, ...]:
@@ -167,6 +170,8 @@ class Packed(Presentation):
 
     def read(self, name: str, x: Any, /, **arguments: Any) -> Any:
         """Return a tensor or quantity of a call with its axes [B, H, S, ..], S being that of the longest sequence."""
+        if name in self.keys.lists:
+            return x[:, None, None, None]
         if name not in (*LAID_OUT, *_OF_ROWS):
             return x
         places, axes = self.places(_side(name)), self._axes(name)

@@ -41,6 +41,11 @@ class Places:
         return frozenset({f"seqused_{self.side}"})
 
     @property
+    def lists(self) -> frozenset[str]:
+        """Options with one number for each sequence that a call may pass, under their own names, as int32 [B]."""
+        return frozenset()
+
+    @property
     def says_where(self) -> tuple[str, ...]:
         """Names of the arguments that say where sequences lie."""
         raise NotImplementedError
@@ -161,6 +166,10 @@ class Rectangle(Places):
 
     axes: tuple[str, ...] = ("B", "S", "H", "D")
     of_rows: tuple[str, ...] = ("B", "H", "S")
+
+    @property
+    def lists(self) -> frozenset[str]:
+        return frozenset({"leftpad_k"} if self.side == "k" else ())
 
     @property
     def says_where(self) -> tuple[str, ...]:

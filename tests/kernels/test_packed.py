@@ -91,6 +91,18 @@ def test_a_packed_answer_and_its_gradients_are_those_of_the_rectangle(name):
         assert all((found[each] == expected[each]).all() for each in found)
 
 
+@pytest.mark.parametrize("name", ["BSHD_lengths", "decode"])
+def test_padding_on_the_left_is_a_list_beside_a_rectangle_of_keys(name):
+    problem = fitting(name, replace(RECIPE, leftpad_k="ragged@B111")).problem()
+    handed = PACKED[name].handed(problem).tensors["leftpad_k"]
+    rectangle = subject("BHSD", "seqused_q", "leftpad_k")(problem)["output"]
+
+    assert handed.dtype == np.int32
+    assert handed.tolist() == problem.first_keys.tolist()
+    assert handed.max() > 0
+    assert bits.identical(subject(name, "leftpad_k")(problem)["output"], rectangle).all()
+
+
 def test_without_lengths_every_sequence_is_whole(name):
     problem = fitting(name, Recipe(batch=2, query_length=3, key_length=4)).problem()
 
