@@ -31,17 +31,16 @@ WIDTHS = ((24, 16), (80, 64), (576, 512))
     supports=("latent", "scale", "softcap", *BY_POSITION, "mask", *LENGTHS, "gqa", "dv", "cross", "empty", "lse"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused_rows": "zero"},
     head_dims=WIDTHS,
+    kv_heads=(1,),
     always=("latent", "scale"),
 )
 def attention(q: Tensor, k: Tensor, v: Tensor, *, latent: bool, scale: float, **options: Any) -> tuple[Tensor, Tensor]:
-    """Map q [B, Hq, Sq, D] and keys k [B, Hkv, Sk, D] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq].
+    """Map q [B, Hq, Sq, D] and keys k [B, 1, Sk, D] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq].
 
     The values are the first Dv columns of the keys. Of v nothing is read but its width.
     """
     del latent
-    wide = q.float()
-    keys = k.float().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    (q_nope, q_pe), (ckv, kpe) = (x.tensor_split([v.shape[-1]], dim=-1) for x in (wide, keys))
+    (q_nope, q_pe), (ckv, kpe) = (x.float().tensor_split([v.shape[-1]], dim=-1) for x in (q, k))
     scores = q_nope @ ckv.transpose(-1, -2) + q_pe @ kpe.transpose(-1, -2)
     out, lse = from_scores(scores * scale, ckv, **options)
     return out.to(q.dtype), lse

@@ -52,10 +52,11 @@ def cached(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
 
 
 def in_groups(subject: Subject) -> SearchStrategy[Problem]:
-    """Draw problems like :func:`cached` of two kv heads, whose groups are no power of 2, or fill a tile of rows."""
-    query_heads = st.sampled_from([2 * group for group in GROUPS])
+    """Draw problems like :func:`cached` of a few kv heads, whose groups are no power of 2, or fill a tile of rows."""
+    kv_heads = (subject.kernel.limits.kv_heads or (2,))[0]
+    query_heads = st.sampled_from([kv_heads * group for group in GROUPS])
     drawn: dict[str, Any] = {} if subject.kernel.limits.query_lengths else {"query_length": st.integers(1, 4)}
-    return cached(subject, query_heads=query_heads, kv_heads=2, **drawn)
+    return cached(subject, query_heads=query_heads, kv_heads=kv_heads, **drawn)
 
 
 def up_to(problem: Problem, rows: range) -> Problem:

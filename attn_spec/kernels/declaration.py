@@ -267,6 +267,7 @@ def _check_limits(declared: Kernel) -> None:
     _check_always(declared)
     for name, is_known, what in (
         ("head_dims", _is_width, "numbers of at least 1, or of pairs of them"),
+        ("kv_heads", _is_count, "numbers of at least 1"),
         ("query_lengths", _is_count, "numbers of at least 1"),
         ("page_sizes", _is_count, "numbers of at least 1"),
     ):

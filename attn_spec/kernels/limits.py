@@ -37,6 +37,8 @@ class Limits:
     #: Head dimensions; None is any. A number is a dimension of queries and of values: (64, 128) takes all four
     #: combinations. A pair (D, Dv) takes this dimension of queries beside this one of values, as ((576, 512),).
     head_dims: tuple[int | tuple[int, int], ...] | None = None
+    #: Numbers of kv heads; None is any. (1,) is multi-query attention, and latent attention as engines decode with it.
+    kv_heads: tuple[int, ...] | None = None
     #: Required divisors of the query length ("Q") and of the key length ("K").
     multiples: Mapping[str, int] = field(default_factory=dict)
     #: Largest numbers of batch entries ("B"), query heads ("H"), batch entries times query heads ("BH"), queries ("Q")
@@ -70,7 +72,8 @@ class Limits:
     def takes_any_shape(self) -> bool:
         """True if no limit, but abilities alone, restrict shapes of at most ``TINY`` of everything."""
         lengths = self.step("QK") == 1 and min(self.largest.values(), default=math.inf) >= TINY
-        return lengths and self.head_dims is None and self.query_lengths is None and not self.keys_reach_queries
+        shapes = (self.head_dims, self.kv_heads, self.query_lengths)
+        return lengths and all(limit is None for limit in shapes) and not self.keys_reach_queries
 
     def most(self, axis: str) -> float:
         """Return the largest length of an axis, a key of ``MEASURED``, that no limit forbids; infinity if none does."""
@@ -168,11 +171,9 @@ class Limits:
 
     def _reasons(self, problem: Problem) -> Iterator[str]:
         Q, K, used = problem.query_length, problem.key_length, problem.options()
-        widths = (problem.scored_width, problem.head_value_dim)
         if problem.diagonal is not None:
             yield "it is some rows of a longer problem; give the kernel all rows"
-        if self.widths is not None and widths not in self.widths:
-            yield f"head dimensions must be among {self.head_dims}"
+        yield from self._reasons_of_heads(problem)
         for axis, length in (("Q", Q), ("K", K)):
             if length % self.step(axis):
                 yield f"the length of {axis} must be a multiple of {self.step(axis)}"
@@ -203,6 +204,12 @@ class Limits:
         for axis, length in measured(problem).items():
             if length > self.largest.get(axis, math.inf):
                 yield f"the number of {MEASURED[axis]} must be at most {self.largest[axis]}"
+
+    def _reasons_of_heads(self, problem: Problem) -> Iterator[str]:
+        if self.widths is not None and (problem.scored_width, problem.head_value_dim) not in self.widths:
+            yield f"head dimensions must be among {self.head_dims}"
+        if self.kv_heads is not None and problem.kv_heads not in self.kv_heads:
+            yield f"the number of kv heads must be among {self.kv_heads}"
 
 
 def measured(problem: Problem) -> dict[str, int]:

@@ -121,7 +121,8 @@ def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
     def normal(heads: int, length: int, dim: int) -> bits.Values:
         return bits.nearest(rng.standard_normal((1, heads, length, dim)), dtype)
 
-    heads = (4, 2) if "gqa" in shaped else (2, 2)  # (2, 1) would be right by broadcasting
+    kv_heads = 2 if limits.kv_heads is None else limits.kv_heads[0]
+    heads = (2 * kv_heads if "gqa" in shaped else kv_heads, kv_heads)  # (2, 1) may be right by broadcasting
     query_heads, kv_heads = at_most_heads(heads, limits.most("H"))
     if "query_projection" in shaped:
         query_heads = kv_heads = 1

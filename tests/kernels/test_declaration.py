@@ -98,6 +98,7 @@ REFUSED = {
         {"presentation": "THD", "supports": ("leftpad_k",)},
         "a call in the presentation THD cannot pass leftpad_k, since no argument says it",
     ),
+    "kv heads": ({"kv_heads": (0,)}, "kv_heads must be a tuple of numbers of at least 1, not (0,)"),
     "query lengths": ({"query_lengths": ()}, "query_lengths must be a tuple of numbers of at least 1, not ()"),
     "decoding of one key": (
         {"query_lengths": (1,), "supports": ("causal",)},

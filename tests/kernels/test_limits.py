@@ -27,6 +27,7 @@ REFUSALS = {
         "among ((24, 16),)",
     ),
     "pairs": (Limits(head_dims=(64, (24, 16))), {"head_dim": 24, "value_dim": 16}, {"value_dim": 16}, "(64, (24, 16))"),
+    "kv heads": (Limits(kv_heads=(1, 4)), {"query_heads": 4}, {"query_heads": 4, "kv_heads": 2}, "among (1, 4)"),
     "Q": (Limits(multiples={"Q": 4}), {"query_length": 8}, {"query_length": 6}, "length of Q must be a multiple of 4"),
     "K": (Limits(multiples={"K": 4}), {"key_length": 0}, {"key_length": 6}, "length of K must be a multiple of 4"),
     "decoding": (Limits(query_lengths=(1,)), {}, {"query_length": 2}, "the number of queries must be among (1,)"),

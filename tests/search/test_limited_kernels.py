@@ -24,6 +24,7 @@ LIMITED = {
     "two dimensions": ({"limits": Limits(head_dims=(64, 128))}, ()),
     "pairs of dimensions": ({"limits": Limits(head_dims=((24, 16), (8, 8)))}, ()),
     "one pair of dimensions": ({"limits": Limits(head_dims=((24, 16),))}, ()),
+    "one kv head": ({"limits": Limits(kv_heads=(1,))}, ()),
     "always causal": ({"limits": Limits(always=("causal",), keys_reach_queries=True)}, ()),
     "options alone": ({"limits": Limits(exclusive=(("causal", "mask"), ("causal", "bias"), ("causal", "window")))}, ()),
     "few signatures": ({"signatures": 4}, ()),

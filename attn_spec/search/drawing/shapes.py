@@ -105,7 +105,7 @@ class Ingredients:
         With several batch entries, B * Hq times the slowness is at most ``most_heads``.
         """
         limits = subject.kernel.limits
-        heads, kv_heads = at_most_heads(self.grouped if "gqa" in chosen else self.equal, limits.most("H"))
+        heads, kv_heads = at_most_heads(self._heads(limits.kv_heads, grouped="gqa" in chosen), limits.most("H"))
         keys = queries = self.keys
         if "cross" in chosen:
             queries = self.others if self.others != keys else keys + 1
@@ -123,6 +123,13 @@ class Ingredients:
             "head_dim": D,
             "value_dim": value_dim,
         }
+
+    def _heads(self, taken: tuple[int, ...] | None, *, grouped: bool) -> tuple[int, int]:
+        """Return Hq and Hkv, the drawn ones or as large groups of a number of kv heads that is ``taken``."""
+        heads, kv_heads = self.grouped if grouped else self.equal
+        if taken is None or kv_heads in taken:
+            return heads, kv_heads
+        return heads // kv_heads * taken[0], taken[0]
 
     def _dims(self, widths: tuple[tuple[int, int], ...] | None, chosen: frozenset[str]) -> tuple[int, int]:
         """Return D and Dv for these options and abilities: a pair of ``widths``, or any pair if that is None.

@@ -95,10 +95,14 @@ def problems(
     - ``where``: says of a recipe whether its problem is wanted, before tensors are made.
     - ``fixed``: fields of :class:`Recipe`, each a value or a strategy.
 
-    Raises :class:`NotTaken` if the kernel always uses an option in ``without``.
+    Raises :class:`NotTaken` if the kernel always uses an option in ``without``, or takes no number of kv heads that is
+    ``fixed``.
     """
     if clash := sorted(named_by(without) & set(subject.kernel.limits.needed) - set(needs)):
         raise NotTaken(f"the kernel always uses {', '.join(clash)}, which no problem of this property does")
+    heads, taken = fixed.get("kv_heads"), subject.kernel.limits.kv_heads
+    if isinstance(heads, int) and taken is not None and heads not in taken:
+        raise NotTaken(f"the number of kv heads must be among {taken}, and problems of this property have {heads}")
     asked = {"needs": needs, "without": without, "regimes": regimes, **fixed}
     recipe, at_a_size = recipes(subject, **asked), turns.size() is not None
 

@@ -117,6 +117,7 @@ def test_widths_are_drawn_in_pairs(dims, latent):
     "limits",
     [
         Limits(query_lengths=(1, 4)),
+        Limits(kv_heads=(1,)),
         Limits(keys_reach_queries=True, multiples={"K": 64}),
         Limits(always=("causal", "scale"), exclusive=(("causal", "mask"),)),
         Limits(positive_scale=True),
@@ -133,6 +134,16 @@ def test_no_problem_is_drawn_that_the_kernel_does_not_take(limits):
     assert {limits.refusal(problem) for problem in problems} == {""}
     assert len({problem.key_length for problem in problems}) > 3  # of so few draws in steps of 64
     assert any("cross" in problem.options() for problem in problems)
+
+
+def test_a_kernel_of_one_kv_head_is_given_one_for_groups_of_any_size():
+    limited = subject("gqa", "cross", limits=Limits(kv_heads=(1,)))
+
+    problems = drawn(strategies.problems(limited), 100)
+    assert {problem.kv_heads for problem in problems} == {1}
+    assert {problem.query_heads for problem in problems} >= {1, 2, 3, 7}
+    with pytest.raises(NotTaken, match=r"the number of kv heads must be among \(1,\), and problems of this property"):
+        strategies.problems(limited, kv_heads=3)
 
 
 def test_a_property_that_leaves_out_what_a_kernel_always_uses_is_none_of_its():
