@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 #: Example of a shape, for messages.
 EXAMPLE = "B=2,Hq=32,Hkv=8,Sq=4096,Sk=4096,D=128"
@@ -111,7 +111,8 @@ class AskedShape:
         if missing := [letter for letter in LETTERS if letter not in found]:
             raise ShapeError(f"{text!r} lacks {', '.join(missing)}; a full shape is {EXAMPLE}, or H=32,S=4096,D=128")
         try:
-            return cls(**{LETTERS[letter]: length for letter, length in found.items()}, **lengths)
+            fields: dict[str, Any] = {**{LETTERS[letter]: length for letter, length in found.items()}, **lengths}
+            return cls(**fields)
         except ShapeError as error:
             raise ShapeError(f"{text!r}: {error}") from None
 
