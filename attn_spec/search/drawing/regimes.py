@@ -20,7 +20,7 @@ from attn_spec.problem.options import OPTIONS, Options
 from attn_spec.problem.options.option import Option
 from attn_spec.problem.problem import Problem
 from attn_spec.search.drawing import fills
-from attn_spec.search.drawing.clipping import clipped
+from attn_spec.search.drawing.clipping import CLIPS, clipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,7 +213,7 @@ class Recipe(Options):
             v=v,
             dtypes=self.dtypes,
             recipe=self,
-            **clipped(self, {name: self._option(name, row) for name, row in OPTIONS.items()}),
+            **self._options(),
         )
 
     @property
@@ -241,6 +241,11 @@ class Recipe(Options):
     def signature(self) -> Recipe:
         """Return the recipe with plain values, which is equal for all recipes with the same shape and options."""
         return self.with_values_of(Recipe())
+
+    def _options(self) -> dict[str, Any]:
+        """Return all options, with lengths of sequences that are within the limits of the recipe."""
+        made = {name: self._option(name, row) for name, row in OPTIONS.items()}
+        return clipped(made, self.lengths, **{name: getattr(self, name) for name in CLIPS})
 
     def _option(self, name: str, row: Option) -> Any:
         """Return the value of an option: a tensor if the recipe has the name of a pattern."""
