@@ -20,6 +20,7 @@ from attn_spec import atomic
 from attn_spec.evidence.recording import Call, Given, recorded
 from attn_spec.evidence.script_text import TEMPLATE
 from attn_spec.judgement.worst import WorstElement
+from attn_spec.kernels.argument_names import spelled
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.resolve import attribute_of
@@ -112,6 +113,7 @@ def _place(worst: WorstElement, shown: Presentation, call: Call, number: int) ->
     """Return the index of the worst element in a returned tensor; None if the tensor does not contain it."""
     part = call.parts[number]
     options = {name: x.values if isinstance(x, Given) else x for name, x in call.options.items()}
+    options |= {name: options[word] for name in shown.says_where for word in spelled(name) if word in options}
     try:
         numbered = shown.read(worst.quantity, np.arange(part.size).reshape(part.shape), **options)
     except ValueError:  # the tensor has another number of axes than an answer

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from attn_spec.first_look.misfit import MisfitError
+from attn_spec.first_look.misfit import MisfitError, declaring
+from attn_spec.kernels.argument_names import like_places, named_by
 from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.presentations import PRESENTATIONS
 
 #: Message of Triton when it finds no GPU.
 NO_DRIVER = "0 active drivers"
@@ -26,3 +28,20 @@ def explain_class(kernel: Kernel) -> None:
         instance = f"make an instance in its file, mine = {name}(...), and examine that"
         remedy = applied if kernel.of_class == "autograd" else instance
         raise MisfitError(kernel, "it is a class: calling it makes an instance", remedy)
+
+
+def explain_places(kernel: Kernel) -> None:
+    """Explain why no plain call is right of a callable whose parameters say where sequences lie. Raises
+    :class:`MisfitError` if there are such parameters.
+    """
+    if not (found := like_places(kernel.parameters)):
+        return
+    rows = {name: row.says_where for name, row in PRESENTATIONS.items() if row.says_where}
+    if (own := named_by(kernel.parameters, rows)) is not None:
+        cause = (
+            f"its parameters {', '.join(found)} are those of the presentation {own}, in which a plain call is not right"
+        )
+        raise MisfitError(kernel, cause, declaring(kernel, presentation=own))
+    cause = f"its parameters {', '.join(found)} look like those of a packed call that no presentation says"
+    known = "; ".join(f"{name}: {', '.join(arguments)}" for name, arguments in rows.items())
+    raise MisfitError(kernel, cause, f"wrap it in a function of the arguments of one of these: {known}")

@@ -47,6 +47,8 @@ def explain_failure(subjects: Sequence[Subject], failures: Mapping[str, str]) ->
             seen = look(replace(subject, kernel=kernel))
             if seen is not None and seen.is_right:
                 raise MisfitError(subject.kernel, cause, remedy)
+    if subjects[0].presentation.is_view:
+        failed_calls.explain_places(subjects[0].kernel)
 
 
 def _explain(seen: Look) -> None:

@@ -8,22 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.kernels.argument_names import is_number, spelled
 from attn_spec.kernels.call import CallError, holds_integers, tensor_of
 from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.problem.options import OPTIONS
-
-#: Names of other libraries for arguments of the same meaning: PyTorch's ``varlen_attn``, FlashInfer, Flash-Attention 3.
-SPELLINGS: dict[str, tuple[str, ...]] = {
-    "cu_seqlens_q": ("cu_seq_q",),
-    "cu_seqlens_k": ("cu_seq_k", "cu_seqlens_kv"),
-    "max_seqlen_q": ("max_q",),
-    "max_seqlen_k": ("max_k", "max_seqlen_kv"),
-    "block_table": ("page_table", "block_tables"),
-    "seqused_k": OPTIONS["seqused_k"].spellings,
-    "seqused_q": OPTIONS["seqused_q"].spellings,
-}
 
 
 def packed_rows() -> dict[str, Packed]:
@@ -34,11 +24,6 @@ def packed_rows() -> dict[str, Packed]:
 def _has_bounds(name: str) -> bool:
     """Return whether an argument has the bounds of sequences, integers [B + 1]; others have [B] or [B, ..]."""
     return name.startswith("cu_seqlens") or name.endswith("indptr")
-
-
-def _is_number(name: str) -> bool:
-    """Return whether an argument is one integer."""
-    return name.startswith("max_")
 
 
 def _is_list(name: str) -> bool:
@@ -61,14 +46,12 @@ def of_sequence(where: Mapping[str, Any], b: int) -> dict[str, Any]:
 
 def _counts(where: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of sequences that each argument is about, without those that have no entry for each."""
-    return {
-        name: len(x) - _has_bounds(name) for name, x in where.items() if not _is_number(name) and not _is_list(name)
-    }
+    return {name: len(x) - _has_bounds(name) for name, x in where.items() if not is_number(name) and not _is_list(name)}
 
 
 def needed(row: Packed) -> tuple[str, ...]:
     """Return the arguments without which a call does not say where its sequences lie."""
-    return tuple(name for name in row.says_where if not _is_number(name))
+    return tuple(name for name in row.says_where if not is_number(name))
 
 
 def named(words: Mapping[str, Any], names: Collection[str]) -> dict[str, str]:
@@ -76,7 +59,7 @@ def named(words: Mapping[str, Any], names: Collection[str]) -> dict[str, str]:
 
     Raises :class:`CallError` if two words mean one argument.
     """
-    meant = {spelling: name for name in names for spelling in (name, *SPELLINGS.get(name, ()))}
+    meant = {spelling: name for name in names for spelling in spelled(name)}
     found: dict[str, str] = {}
     for word, value in words.items():
         if (name := meant.get(word)) is not None and value is not None:
@@ -139,7 +122,7 @@ def where_of(row: Packed, presentation: str, words: Mapping[str, Any]) -> tuple[
 
 def _integers(word: str, x: Any, name: str) -> Any:
     """Return an argument as an integer or an int64 array. Raises :class:`CallError` for anything else."""
-    if _is_number(name):
+    if is_number(name):
         plain = x.item() if getattr(x, "shape", None) == () else x
         if not isinstance(plain, Integral) or isinstance(plain, bool) or plain < 0:
             raise CallError(f"{word} must be an integer of 0 or more, not {plain!r}")

@@ -17,6 +17,7 @@ import numpy as np
 
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.kernels import memory, returned
+from attn_spec.kernels.argument_names import keyword_of
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull
 from attn_spec.kernels.global_state import restoring
 from attn_spec.kernels.kernel import Kernel, KernelError
@@ -308,7 +309,9 @@ class Subject:
         spelled = {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
         off = self.kernel.passed_off(problem.options())
         further = {
-            name: self._given(x, "int32") if isinstance(x, np.ndarray) else x for name, x in handed.further.items()
+            keyword: self._given(x, "int32") if isinstance(x, np.ndarray) else x
+            for name, x in handed.further.items()
+            if (keyword := keyword_of(name, self.kernel.parameters)) is not None
         }
         return {**self.kernel.without_dropout, **off, **spelled, **further}
 
@@ -348,6 +351,7 @@ class Subject:
             option = name in OPTIONS and name not in integers
             given, keyword = (tensors, name) if name in tensors else (options, name)
             keyword = self.kernel.keyword(name) if option else keyword
+            keyword = keyword_of(name, self.kernel.parameters) if name in integers else keyword
             if keyword not in given:
                 continue
             now = self.framework.take(given[keyword]).astype(np.float64)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from attn_spec.kernels.argument_names import keyword_of, like_places, named_by
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
@@ -30,11 +31,33 @@ def presentation(kernel: Kernel, dtype: str) -> Finding:
         found = {name: _answered(kernel, dtype, name) for name in names}
         explain = _least([name for name, one in found.items() if one.value])
         if len(explain) == 1:
-            return Finding("presentation", explain[0], "it alone explains the answer")
+            return Finding("presentation", explain[0], f"{_named(kernel, explain[0])}it alone explains the answer")
         if explain:
             return Finding("presentation", None, f"{' and '.join(explain)} explain the answer")
         why = why or next((one.evidence for one in found.values() if one.evidence), "")
-    return Finding("presentation", None, f"none explains the answer to a plain problem{why and '; '}{why}")
+    return Finding(
+        "presentation", None, f"none explains the answer to a plain problem{_places(kernel, dtype)}{why and '; '}{why}"
+    )
+
+
+def _places(kernel: Kernel, dtype: str) -> str:
+    """Return which parameters of a callable say where sequences lie, and how a call with them ends, after a semicolon.
+
+    The text is empty if there are no such parameters.
+    """
+    if not (like := like_places(kernel.parameters)):
+        return ""
+    own = named_by(kernel.parameters, {name: row.says_where for name, row in PRESENTATIONS.items()})
+    if own is None:
+        return f"; {', '.join(like)} look like those of a packed call that no presentation says"
+    return f"; {', '.join(like)} are those of {own}: {_answered(kernel, dtype, own).evidence or 'its answer is wrong'}"
+
+
+def _named(kernel: Kernel, name: str) -> str:
+    """Return which parameters of a callable are arguments of a presentation, as the beginning of a sentence."""
+    words = [keyword_of(argument, kernel.parameters) for argument in PRESENTATIONS[name].says_where]
+    found = [word for word in words if word in kernel.parameters]
+    return f"it takes {', '.join(map(str, found))}, and " if found else ""
 
 
 def _least(names: list[str]) -> list[str]:

@@ -93,6 +93,46 @@ def test_a_script_fails_as_long_as_the_kernel(name, extra, folder, capsys):
         resolve("mine.py")
 
 
+#: Packed attention under the names of PyTorch; if WRONG, the last sequence loses its last key.
+PACKED = """
+import numpy as np
+from attn_spec import kernel
+
+WRONG = True
+
+@kernel(framework="numpy", dtypes=("float32",), contract="fused", supports=("cross",), presentation="THD",
+        least_keys=2)
+def attention(q, k, v, *, cu_seq_q, cu_seq_k):
+    out = np.zeros_like(q)
+    for b in range(len(cu_seq_q) - 1):
+        rows = slice(cu_seq_q[b], cu_seq_q[b + 1])
+        keys = slice(cu_seq_k[b], cu_seq_k[b + 1] - (WRONG and b == len(cu_seq_q) - 2))
+        s = np.einsum("nhd,ehd->hne", q[rows], k[keys]) / np.float32(q.shape[-1] ** 0.5)
+        p = np.exp(s - s.max(-1, keepdims=True))
+        out[rows] = np.einsum("hne,ehd->nhd", p / p.sum(-1, keepdims=True), v[keys])
+    return out
+"""
+
+
+def test_a_script_of_a_packed_call_has_the_names_of_its_kernel(folder, capsys):
+    path = folder / "mine.py"
+    path.write_text(PACKED)
+    subject = Subject(resolve("mine.py"), "float32")
+    _, case = search(PROPERTY, subject, PROFILES["smoke"], 0)
+    written = script.write(case, PROPERTY, subject, folder / "script.py")
+    text = written.read_text()
+
+    assert "'cu_seq_q': tensor(" in text
+    assert "WORST_CALL, WORST_PART, PLACE = 0, 0, (" in text
+    for said, code in OUTCOMES:
+        with pytest.raises(SystemExit) as left:
+            runpy.run_path(str(written), run_name="__main__")
+        assert left.value.code == code
+        assert said in capsys.readouterr().out
+        path.write_text(path.read_text().replace("WRONG = True", "WRONG = False"))
+        resolve("mine.py")
+
+
 def test_a_message_stands_in_the_script_as_it_is(folder):
     message = 'raised Odd: $calls @id@ """ \\N{no name} \\'
     subject = Subject(resolve("numpy_tiled"), "float32")
