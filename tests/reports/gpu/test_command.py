@@ -21,6 +21,8 @@ def test_the_kernels_are_those_of_triton_and_the_cuda_backends_of_torch():
         "torch_sdpa:flash_cuda",
         "torch_sdpa:efficient",
         "torch_sdpa:cudnn",
+        "triton_ragged:packed",
+        "triton_ragged:paged",
         "triton_tiled",
         "triton_tiled:attention_tf32",
     ]
