@@ -123,22 +123,23 @@ def attend(
     (Tq, Hq, D), (_, size, Hkv, Dv), B = q.shape, v.shape, len(queries) - 1
     left, right = (FAR if side is None else min(side, FAR) for side in window or (None, None))
     slopes = None if alibi_slopes is None else strided(alibi_slopes.expand(B, Hq, 1, 1))
-    known_v = strided(v)
-    out = known_v[0].new_empty(Tq, Hq, Dv)
+    given: dict[str, Any] = {"q": strided(q[:, None]), "k": strided(k), "v": strided(v)}
+    out = given["v"][0].new_empty(Tq, Hq, Dv)
     lse = q.new_empty(Hq, Tq, dtype=torch.float32)
     scale = 1 / math.sqrt(D) if scale is None else scale
     from_end = int(causal_alignment == "bottom_right")
+    given |= {
+        "out": strided(out), "lse": lse, "queries": queries, "keys": keys,
+        "where": (keys, table, 0 if table is None else table.stride(0)),
+        "band": (left, 0 if causal else right, from_end), "scoring": (scale, softcap, slopes),
+        "sinks": None if sinks is None else sinks.expand(1, Hq, 1, 1).contiguous(), "Hq": Hq, "Hkv": Hkv, "Tq": Tq,
+        "D": D, "Dv": Dv, "SIZE": size, "FORMAT": format_of(q), **TILE,
+    }  # fmt: skip
     # Triton launches on the current device, whatever device the tensors are on. The interpreter computes in NumPy,
     # which warns where hardware silently answers Inf or NaN.
     with torch.cuda.device_of(q), np.errstate(over="ignore", invalid="ignore"):
         if B * Hq and longest:
-            forward[B * Hq, triton.cdiv(longest, TILE["BLOCK_Q"])](
-                strided(q[:, None]), strided(k), known_v, strided(out), lse,
-                queries, keys, (keys, table, 0 if table is None else table.stride(0)),
-                (left, 0 if causal else right, from_end), (scale, softcap, slopes),
-                None if sinks is None else sinks.expand(1, Hq, 1, 1).contiguous(), Hq, Hkv, Tq,
-                D=D, Dv=Dv, SIZE=size, FORMAT=format_of(q), **TILE,
-            )  # fmt: skip
+            forward[B * Hq, triton.cdiv(longest, TILE["BLOCK_Q"])](**given)
     return out.to(q.dtype), lse
 
 
