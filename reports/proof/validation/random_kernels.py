@@ -53,6 +53,7 @@ from .random_options import (
     drawn_long_context,
     drawn_scores,
     drawn_sinks,
+    drawn_ties,
     drawn_weight_gradients,
     one_of,
     without_orphans,
@@ -129,7 +130,8 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
         given |= {"contract": declares, "slowness": 2 * _slowness(executes, order)}
         kernel = linear_kernel(apart, f"random_{seed}", executes, order, beside=context, **given)
     else:
-        beside = (*scores, *dropout, *layer, *context, *sinks.options)
+        ties = drawn_ties(np.random.default_rng([seed, 13]))
+        beside = (*scores, *dropout, *layer, *context, *ties, *sinks.options)
         beside = beside if executes.reference != "upper_bound" else tuple(set(beside) - _ADDITIVE)
         lengths, unused = drawn_lengths(np.random.default_rng([seed, 9]))
         agreed = {**unused, "sink_in_lse": sinks.sink_in_lse or not sinks.options}

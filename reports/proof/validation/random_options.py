@@ -13,6 +13,7 @@ from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.dropout import BY_CHANCE, DROPOUT
 from attn_spec.emulation.kernels import LONG_CONTEXT, SINKS
 from attn_spec.emulation.operands import CHOICES
+from attn_spec.emulation.scores import TIES
 from attn_spec.emulation.sequences import LENGTHS
 from attn_spec.numbers.formats import DTYPES, FORMATS
 from attn_spec.problem.options import OPTIONS, parameters
@@ -97,6 +98,11 @@ def drawn_sinks(rng: np.random.Generator, executes: Contract, order: Order) -> D
         sink_in_lse=bool(rng.random() < 0.8),
         dtypes={"sinks": one_of(rng, DTYPES)} if rng.random() < 0.3 else {},
     )
+
+
+def drawn_ties(rng: np.random.Generator) -> tuple[str, ...]:
+    """Draw whether a kernel takes values that are part of the keys."""
+    return tuple(name for name in TIES if rng.random() < 0.4)
 
 
 def drawn_long_context(rng: np.random.Generator) -> tuple[str, ...]:
