@@ -206,6 +206,7 @@ class Limits:
                 yield f"the number of {MEASURED[axis]} must be at most {self.largest[axis]}"
 
     def _reasons_of_heads(self, problem: Problem) -> Iterator[str]:
+        """Yield why the kernel does not take the widths and the number of the heads of a problem."""
         if self.widths is not None and (problem.scored_width, problem.head_value_dim) not in self.widths:
             yield f"head dimensions must be among {self.head_dims}"
         if self.kv_heads is not None and problem.kv_heads not in self.kv_heads:
