@@ -341,6 +341,16 @@ def test_every_other_row_of_the_table():
             assert_attention(*tensors, **changed(csr, change))
 
 
+def test_one_bound_for_queries_and_keys():
+    tensors, lse, words = packed(QUERIES, QUERIES)
+
+    assert_attention(*tensors, lse=lse, cu_seqlens=words["cu_seqlens_q"], max_seqlen=5, **BOTTOM)
+    with pytest.raises(CallError, match="max_seqlen is 4, but a sequence has 5 queries"):
+        assert_attention(*tensors, cu_seqlens=words["cu_seqlens_q"], max_seqlen=4, **BOTTOM)
+    with pytest.raises(CallError, match=r"a call in the presentation THD_qkv needs cu_seqlens$"):
+        assert_attention(*tensors, **words, presentation="THD_qkv")
+
+
 def test_sequences_with_gaps():
     (out, *inputs), lse, words = packed()
     spread = {}

@@ -152,9 +152,10 @@ class PackedCall(Call):
         self._check_pages()
         for side, words in (("q", "queries"), ("k", "keys")):
             self._check_within(side, words, self.buffer(side))
-            most, stated = int(self.lengths[side].max(initial=0)), self.where.get(f"max_seqlen_{side}")
-            if stated is not None and stated < most:
-                raise CallError(f"max_seqlen_{side} is {stated}, but a sequence has {most} {words}")
+            most = int(self.lengths[side].max(initial=0))
+            for name in (f"max_seqlen_{side}", "max_seqlen"):
+                if self.where.get(name, most) < most:
+                    raise CallError(f"{name} is {self.where[name]}, but a sequence has {most} {words}")
         if self._shares("q"):
             raise CallError("two sequences have a query in one place of q, where only one output can be")
 

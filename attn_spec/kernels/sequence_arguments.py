@@ -51,7 +51,7 @@ def _counts(where: Mapping[str, Any]) -> dict[str, int]:
 
 def needed(row: Packed) -> tuple[str, ...]:
     """Return the arguments without which a call does not say where its sequences lie."""
-    return tuple(name for name in row.says_where if not is_number(name))
+    return tuple(dict.fromkeys(name for name in row.says_where if not is_number(name)))
 
 
 def named(words: Mapping[str, Any], names: Collection[str]) -> dict[str, str]:
