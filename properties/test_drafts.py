@@ -5,6 +5,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem import masks
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.patterns import TREES
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import hides_keys, positional
@@ -23,7 +24,9 @@ LENGTHS = ("seqused_q", "seqused_k")
 def of_drafts(subject: Subject) -> SearchStrategy[Problem]:
     """Draw problems with a mask, with lengths if the kernel takes them: what else masks keys is left out."""
     crosses = ("cross",) if subject.supports("cross") else ()
-    lengths = LENGTHS if subject.supports(*LENGTHS) else ()
+    always = [OPTIONS[name] for name in subject.kernel.limits.needed if name in OPTIONS]
+    lengths = [name for name in LENGTHS if not any(row.excludes(OPTIONS[name]) for row in always)]
+    lengths = lengths if subject.supports(*lengths) else []
     return problems(subject, needs=("mask", *crosses, *lengths), without=("empty", positional, hides_keys))
 
 
