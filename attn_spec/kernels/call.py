@@ -249,7 +249,7 @@ def _orders(made: Call, quantity: str) -> Iterator[tuple[str, tuple[int, ...]]]:
         *first, heads, rows = made.shape("lse")
         yield "with its last two axes swapped", (*first, rows, heads)
     elif made.presentation.is_view:
-        axes = made.presentation.layout.index(made.shape(quantity))
+        axes = made.presentation.index(quantity, made.shape(quantity))
         for name, row in presentations().items():
             yield f"in the presentation {name}", row.layout.shape(axes)
 
@@ -274,7 +274,7 @@ def tensor_of(name: str, x: Any) -> Any:
 
 def _presentation(name: str, tensors: Mapping[str, Any]) -> Presentation:
     if name not in presentations():
-        known = [other for other, row in PRESENTATIONS.items() if row.calls_once and not row.layout.joins_heads]
+        known = [other for other, row in PRESENTATIONS.items() if row.is_view or row.says_where]
         raise CallError(f"presentation must be one of {', '.join(known)}, not {name!r}")
     for letter, x in tensors.items():
         if len(getattr(x, "shape", ())) != 4:

@@ -40,6 +40,7 @@ FAMILIES = [
     "masking",
     "online_rescaling",
     "permutation",
+    "placement",
     "positions",
     "scaling",
     "scores",
