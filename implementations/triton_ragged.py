@@ -20,7 +20,7 @@ from torch import Tensor
 from attn_spec import kernel
 
 # By way of the tiles, which choose the interpreter before they import triton.
-from .triton_tiles import INTERPRETED, format_of, padded, part, product, strided, tl, triton
+from .triton_tiles import INTERPRETED, format_of, online_step, padded, part, product, strided, tl, triton
 
 TILE = {"BLOCK_Q": 16, "BLOCK_K": 32}
 #: Sides of a window beyond every length: they mask nothing, and sums with a length fit 32 bits.
@@ -95,12 +95,8 @@ def forward(
             k_j = load_tokens(k, token, place, g, c, j < e, D)
             v_j = load_tokens(v, token, place, g, cv, j < e, Dv)
             s = masked_scores(q_i, k_j, i, j, n, e, band, scoring, b, h, FORMAT)
-            m_new = tl.maximum(m, tl.max(s, 1))
-            reference = tl.where(m_new == -float("inf"), 0.0, m_new)  # nothing seen yet: -inf - -inf would be NaN
-            alpha, p = tl.exp(m - reference), tl.exp(s - reference[:, None])
-            l = l * alpha + tl.sum(p, 1)
+            m, l, alpha, p = online_step(s, m, l)
             acc = product(p, v_j, acc * alpha[:, None], FORMAT)
-            m = m_new
 
         l = tl.where(l == 0, 1.0, l)  # a query that saw neither key nor sink: out = 0 and lse = -inf
         base, strides = out

@@ -32,7 +32,19 @@ from .rotary import first_position
 
 # By way of the tiles, which choose the interpreter before they import triton.
 from .triton_rotary import Turn, inner_products, load_rows, no_rows, store_gradient, weighted_rows
-from .triton_tiles import INTERPRETED, format_of, load_tile, padded, part, product, store_tile, strided, tl, triton
+from .triton_tiles import (
+    INTERPRETED,
+    format_of,
+    load_tile,
+    online_step,
+    padded,
+    part,
+    product,
+    store_tile,
+    strided,
+    tl,
+    triton,
+)
 from .visibility import OPTIONS as BY_POSITION
 
 INTERPRETER_TILES = {"BLOCK_Q": 32, "BLOCK_K": 32}
@@ -147,13 +159,8 @@ def forward(
         k_j = load_rows(k, angles[1], b, h // (Hq // Hkv), j, Sk, WIDTHS, FORMAT)
         v_j = load_tile(v, b, h // (Hq // Hkv), j, c, Sk, Dv)
         s, _ = score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT)
-        m_new = tl.maximum(m, tl.max(s, 1))
-        reference = tl.where(m_new == -float("inf"), 0.0, m_new)  # nothing seen yet: -inf - -inf would be NaN
-        alpha = tl.exp(m - reference)
-        p = tl.exp(s - reference[:, None])
-        l = l * alpha + tl.sum(p, 1)
+        m, l, alpha, p = online_step(s, m, l)
         acc = product(dropped(p, b, h, i, j, geometry, scoring), v_j, acc * alpha[:, None], FORMAT)
-        m = m_new
 
     l = tl.where(l == 0, 1.0, l)  # a query that saw no key: out = 0 and lse = -inf
     store_tile(tl.div_rn(acc, l[:, None]), out, b, h, i, c, Sq, Dv)

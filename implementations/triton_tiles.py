@@ -75,6 +75,19 @@ def product(x, y, acc, FORMAT: tl.constexpr):
     return tl.dot(rounded(x, y, FORMAT), y, acc, input_precision="tf32" if FORMAT == "tf32" else "ieee")
 
 
+@part
+def online_step(s, m, l):
+    """Fold scores of one tile into the maximum m and the sum l of each row.
+
+    Return both, the factor of what was summed before, and the weights of the tile.
+    """
+    m_new = tl.maximum(m, tl.max(s, 1))
+    reference = tl.where(m_new == -float("inf"), 0.0, m_new)  # nothing seen yet: -inf - -inf would be NaN
+    alpha = tl.exp(m - reference)
+    p = tl.exp(s - reference[:, None])
+    return m_new, l * alpha + tl.sum(p, 1), alpha, p
+
+
 def format_of(x: Tensor) -> str:
     """Return the format of products of a tensor, as :func:`rounded` knows it."""
     return "bfloat16 in float32" if INTERPRETED and x.dtype == torch.bfloat16 else str(x.dtype)

@@ -12,15 +12,13 @@ import numpy as np
 from attn_spec.kernels import memory, placement
 from attn_spec.kernels.pages import Pages
 from attn_spec.kernels.placement import Placement
-from attn_spec.kernels.places import Further, Places
+from attn_spec.kernels.places import Further, Places, side_of
 from attn_spec.kernels.presentation import LAID_OUT, Handed, Presentation, shape_of
 from attn_spec.kernels.slots import Slots
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
-#: Quantities that lie where keys lie; all others lie where queries lie.
-_OF_KEYS = ("k", "v", "dk", "dv")
 #: Log-sum-exp and its cotangent.
 _OF_ROWS = ("lse", "dlse")
 
@@ -137,7 +135,7 @@ class Packed(Presentation):
         names = [name for name, row in OPTIONS.items() if row.tensor is not None and name not in self.carries]
         tensors = {}
         for name in ("q", "k", "v"):
-            buffer = self.places(_side(name)).buffer(problem, self.placement)
+            buffer = self.places(side_of(name)).buffer(problem, self.placement)
             poison = placement.poison(problem, name, unread)
             tensors[name] = self._filled(name, getattr(problem, name), poison, buffer, further)
         given = {name: getattr(problem, name) for name in names}
@@ -153,7 +151,7 @@ class Packed(Presentation):
         shape = shape_of(problem, name)
         if name not in (*LAID_OUT, *_OF_ROWS):
             return shape
-        rest = iter(self.places(_side(name)).buffer(problem, self.placement))
+        rest = iter(self.places(side_of(name)).buffer(problem, self.placement))
         own = {"H": shape[1], "D": shape[-1]}
         return tuple(own[axis] if axis in own else next(rest) for axis in self._axes(name))
 
@@ -164,7 +162,7 @@ class Packed(Presentation):
         """
         if name not in (*LAID_OUT, *_OF_ROWS):
             return x
-        places, axes = self.places(_side(name)), self._axes(name)
+        places, axes = self.places(side_of(name)), self._axes(name)
         own = places.own_slots(places.lies(axes, x.shape), self.further(problem), shape_of(problem, name)[2])
         return own.back(places.flat(axes, x))
 
@@ -174,23 +172,23 @@ class Packed(Presentation):
             return x[:, None, None, None]
         if name not in (*LAID_OUT, *_OF_ROWS):
             return x
-        places, axes = self.places(_side(name)), self._axes(name)
+        places, axes = self.places(side_of(name)), self._axes(name)
         return places.slots(places.lies(axes, x.shape), arguments).back(places.flat(axes, x))
 
     def presented(self, name: str, x: Any, /, **arguments: Any) -> Any:
         if name not in (*LAID_OUT, *_OF_ROWS):
             return x
-        return self._filled(name, x, 0.0, self._buffer_of(_side(name), arguments), arguments)
+        return self._filled(name, x, 0.0, self._buffer_of(side_of(name), arguments), arguments)
 
     def _filled(
         self, name: str, x: np.ndarray, poison: float | None, buffer: tuple[int, ...], arguments: Mapping[str, Any]
     ) -> np.ndarray:
-        places = self.places(_side(name))
+        places = self.places(side_of(name))
         filled = places.slots(buffer, arguments, x.shape[2]).fill(x, poison)
         return places.laid_out(self._axes(name), filled, buffer)
 
     def _axes(self, name: str) -> tuple[str, ...]:
-        places = self.places(_side(name))
+        places = self.places(side_of(name))
         return places.of_rows if name in _OF_ROWS else places.axes
 
     def _buffer_of(self, side: str, arguments: Mapping[str, Any]) -> tuple[int, ...]:
@@ -225,8 +223,3 @@ class Packed(Presentation):
         """Return one function that puts the slots of a buffer far apart, whichever axes of a problem are named."""
         del axes
         return [partial(memory.far_apart, axis=0)]
-
-
-def _side(name: str) -> str:
-    """Return whether a tensor or quantity lies where queries lie, "q", or where keys lie, "k"."""
-    return "k" if name in _OF_KEYS else "q"

@@ -16,15 +16,12 @@ import numpy as np
 from attn_spec.kernels.call import Call, CallError, check_corners, common_dtype, options_of, tensor_of
 from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.kernels.packed import Packed
-from attn_spec.kernels.places import Rectangle
+from attn_spec.kernels.places import Rectangle, side_of
 from attn_spec.kernels.presentation import LAID_OUT
 from attn_spec.kernels.sequence_arguments import of_sequence, packed_rows, sequences_of, where_of
 from attn_spec.problem.conventions import DEFAULTS, Conventions
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
-
-#: Quantities that lie where keys lie; all others lie where queries lie.
-_OF_KEYS = ("k", "v", "dk", "dv")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +67,7 @@ class PackedCall(Call):
         return places.lies(places.axes, tuple(map(int, getattr(self, side).shape)))
 
     def _axes(self, quantity: str) -> tuple[str, ...]:
-        places = self.presentation.places(_side(quantity))
+        places = self.presentation.places(side_of(quantity))
         return places.of_rows if quantity == "lse" else places.axes
 
     def shape(self, quantity: str) -> tuple[int, ...]:
@@ -86,7 +83,7 @@ class PackedCall(Call):
         return x
 
     def numbers(self, quantity: str, x: Any, b: int, heads: slice, rows: np.ndarray | None = None) -> np.ndarray:
-        side = _side(quantity)
+        side = side_of(quantity)
         slots, of_heads = self.slots[side][b], np.arange(self.query_heads if side == "q" else self.kv_heads)[heads]
         places = iter(np.unravel_index(slots if rows is None else slots[rows], self.buffer(side)))
         index = tuple(
@@ -96,7 +93,7 @@ class PackedCall(Call):
 
     def all_numbers(self, quantity: str, x: Any) -> np.ndarray:
         """Return exact values [B, H, S, ..] of all sequences, with 0 behind the end of each one."""
-        side = _side(quantity)
+        side = side_of(quantity)
         heads, most = (self.query_heads if side == "q" else self.kv_heads), int(self.lengths[side].max(initial=0))
         found = np.zeros((self.batch, heads, most, *(() if quantity == "lse" else x.shape[-1:])))
         for b, length in enumerate(self.lengths[side]):
@@ -119,7 +116,7 @@ class PackedCall(Call):
         if quantity not in LAID_OUT and quantity != "lse":
             return index
         b, h, row, *column = index
-        side = _side(quantity)
+        side = side_of(quantity)
         places = map(int, np.unravel_index(self.slots[side][b][row], self.buffer(side)))
         own = {"H": [h], "D": column}
         return tuple(own[axis][0] if axis in own else next(places) for axis in self._axes(quantity))
@@ -127,7 +124,7 @@ class PackedCall(Call):
     def index(self, quantity: str, place: tuple[int, ...]) -> tuple[int, ...]:
         if quantity not in LAID_OUT and quantity != "lse":
             return place
-        side, axes = _side(quantity), self._axes(quantity)
+        side, axes = side_of(quantity), self._axes(quantity)
         at = tuple(i for axis, i in zip(axes, place, strict=True) if axis not in ("H", "D"))
         slot = np.ravel_multi_index(at, self.buffer(side))
         b, row = next(
@@ -250,7 +247,7 @@ def _check_shapes(row: Packed, presentation: str, q: tuple[int, ...], k: tuple[i
     """Raise :class:`CallError` unless q, k and v have the axes of the presentation and go together."""
     shapes = {"q": q, "k": k, "v": v}
     for name, shape in shapes.items():
-        axes = row.places(_side(name)).axes
+        axes = row.places(side_of(name)).axes
         if len(shape) != len(axes):
             told = ", ".join(axes)
             raise CallError(f"{name} must have the axes [{told}] as {presentation}, not the shape {shape}")
@@ -261,8 +258,3 @@ def _check_shapes(row: Packed, presentation: str, q: tuple[int, ...], k: tuple[i
     raise CallError(
         f"q [.., Hq, D], k [.., Hkv, D] and v [.., Hkv, Dv], Hq a multiple of Hkv, do not go together here: {told}"
     )
-
-
-def _side(quantity: str) -> str:
-    """Return whether a tensor or quantity lies where queries lie, "q", or where keys lie, "k"."""
-    return "k" if quantity in _OF_KEYS else "q"

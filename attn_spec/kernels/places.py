@@ -20,6 +20,8 @@ from attn_spec.problem.problem import Problem
 SPARE = 3
 #: Free slots between two sequences of a buffer with gaps, at most.
 GAP = 3
+#: Tensors and quantities that lie where keys lie; all others lie where queries lie.
+OF_KEYS = ("k", "v", "dk", "dv")
 #: Arguments of a call beside its tensors, by name.
 Further = dict[str, int | np.ndarray]
 
@@ -229,6 +231,11 @@ class OneEach(Places):
     def slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int | None = None) -> Slots:
         del arguments, most
         return Slots(buffer[0], np.arange(buffer[0])[:, None])
+
+
+def side_of(name: str) -> str:
+    """Return whether a tensor or quantity lies where queries lie, "q", or where keys lie, "k"."""
+    return "k" if name in OF_KEYS else "q"
 
 
 def integers(x: Any) -> np.ndarray:

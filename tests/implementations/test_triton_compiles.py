@@ -1,25 +1,17 @@
 """The Triton kernels compile for GPUs that need not be present, into instructions of the arithmetic they declare.
 
-Run as a script, in a process where nothing interprets, this file compiles for one target and prints which
+Run as a module, in a process where nothing interprets, this file compiles for one target and prints which
 instructions it found; the tests run it so.
 """
 
 import importlib.util
 import itertools
-import json
-import os
-import re
-import subprocess
 import sys
 
 import pytest
 
-#: Target -> the binary it must come to, and where and how its matrix instructions are written.
-TARGETS = {
-    ("cuda", 80): ("cubin", "ptx", r"mma\.sync\S*"),
-    ("cuda", 90): ("cubin", "ptx", r"(?:wg)?mma\.(?:mma_async\.)?sync\S*"),
-    ("hip", "gfx942"): ("hsaco", "amdgcn", r"v_mfma_\S*"),
-}
+from tests.implementations.ahead_of_time import TARGETS, found_in, printed
+
 KERNELS = ("forward", "backward_queries", "backward_keys")
 FIELDS = ("element", "products", "options", "widths", "Dv", "which")
 #: Case -> element type, format of products, whether every option is on, columns of the parts of q and k (rotary where
@@ -89,19 +81,12 @@ def compiled(triton_tiled, name, target, *, element, products, options, widths, 
 
 def main(backend, arch, *cases):
     from attn_spec.implementations import triton_tiled
-    from triton.backends.compiler import GPUTarget
 
-    target = GPUTarget(backend, int(arch) if arch.isdigit() else arch, 64 if backend == "hip" else 32)
-    binary, assembly, pattern = TARGETS[backend, target.arch]
-    found = {}
-    for name, case in itertools.product(KERNELS, cases):
-        result = compiled(triton_tiled, name, target, **dict(zip(FIELDS, CASES[case], strict=True)))
-        found[f"{name}, {case}"] = {
-            "bytes": len(result.asm[binary]),
-            "shared": result.metadata.shared,
-            "instructions": sorted(set(re.findall(pattern, result.asm[assembly]))),
-        }
-    print(json.dumps(found))  # noqa: T201
+    def compile_case(name, target):
+        kernel, case = name.split(", ", maxsplit=1)
+        return compiled(triton_tiled, kernel, target, **dict(zip(FIELDS, CASES[case], strict=True)))
+
+    printed(backend, arch, [f"{name}, {case}" for name, case in itertools.product(KERNELS, cases)], compile_case)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -112,11 +97,7 @@ def main(backend, arch, *cases):
 @pytest.mark.parametrize(("backend", "arch"), TARGETS, ids=str)
 def test_compiles_for(backend, arch, cases, tmp_path):
     named = list(cases[backend, arch])
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, __file__, backend, str(arch), *named]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = found_in(__name__, backend, arch, named, tmp_path)
 
     assert set(found) == {f"{name}, {case}" for name, case in itertools.product(KERNELS, named)}
     for name, case in found.items():

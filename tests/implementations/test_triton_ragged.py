@@ -1,23 +1,16 @@
 """The Triton kernel of packed and paged calls compiles for GPUs that need not be present.
 
-Run as a script, in a process where nothing interprets, this file compiles for one target, and prints which instructions
+Run as a module, in a process where nothing interprets, this file compiles for one target, and prints which instructions
 it found; a test runs it so.
 """
 
 import importlib.util
-import json
-import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.implementations.test_triton_compiles import TARGETS
-
-#: The root of the repository, where this file is run as a module.
-ROOT = Path(__file__).parents[2]
+from tests.implementations.ahead_of_time import TARGETS, found_in, printed
 
 FIELDS = ("element", "dtype", "size", "options")
 #: Case -> element type, its name in PyTorch, keys of a page (None for packed keys), whether every option is on.
@@ -56,16 +49,11 @@ def compiled(ragged, target, *, element, dtype, size, options):
 
 def main(backend, arch, *cases):
     from attn_spec.implementations import triton_ragged
-    from triton.backends.compiler import GPUTarget
 
-    target = GPUTarget(backend, int(arch) if arch.isdigit() else arch, 64 if backend == "hip" else 32)
-    binary, assembly, pattern = TARGETS[backend, target.arch]
-    found = {}
-    for name in cases:
-        result = compiled(triton_ragged, target, **dict(zip(FIELDS, CASES[name], strict=True)))
-        instructions = sorted(set(re.findall(pattern, result.asm[assembly])))
-        found[name] = {"bytes": len(result.asm[binary]), "shared": result.metadata.shared, "instructions": instructions}
-    print(json.dumps(found))  # noqa: T201
+    def compile_case(name, target):
+        return compiled(triton_ragged, target, **dict(zip(FIELDS, CASES[name], strict=True)))
+
+    printed(backend, arch, cases, compile_case)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -75,11 +63,7 @@ def main(backend, arch, *cases):
 )
 @pytest.mark.parametrize(("backend", "arch"), TARGETS, ids=str)
 def test_compiles_for(backend, arch, cases, tmp_path):
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", __name__, backend, str(arch), *cases[backend, arch]]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = found_in(__name__, backend, arch, cases[backend, arch], tmp_path)
 
     assert list(found) == cases[backend, arch]
     for name, case in found.items():
