@@ -18,7 +18,7 @@ from attn_spec.problem.options import parameters
 from attn_spec.problem.traits import positional
 from attn_spec.search.drawing import shapes, strategies
 from attn_spec.search.drawing.draws import of_the_seed_alone
-from attn_spec.search.drawing.regimes import SCORE_REGIMES, VALUE_REGIMES
+from attn_spec.search.drawing.regimes import SCORE_REGIMES, VALUE_REGIMES, Recipe
 
 SUBJECT = Subject(resolve("numpy_naive"), "float32")
 
@@ -52,6 +52,14 @@ def smallest(strategy, condition=lambda problem: True, seed=0):
     """Return the problem a failure shrinks to."""
     settings = hypothesis.settings(max_examples=2000, database=None, deadline=None)
     return hypothesis.find(strategy, condition, settings=settings, random=__import__("random").Random(seed))
+
+
+@pytest.mark.parametrize(("dtype", "keys"), [("float64", 1820), ("float32", 17476)])
+def test_projections_count_where_balls_multiply_them(dtype, keys):
+    widths = dict.fromkeys(("head_dim", "value_dim", "score_width", "head_value_dim", "output_width"), 192)
+    recipe = Recipe(query_length=1, key_length=17476, query_projection="normal@1HAD", **widths)
+
+    assert shapes.within_limits(recipe, subject("cross", dtype=dtype), 2**25).key_length == keys
 
 
 def test_a_kernel_without_options_gets_none():
