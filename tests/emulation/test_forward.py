@@ -222,3 +222,20 @@ def test_values_that_underflow_on_entry_stay_within_the_bound(name, seed):
     problem = Recipe(regime="subnormal+v_tiny", seed=seed, scale=0.3, **shape).problem()
     subject = Subject(SOUND[name], "float32")
     assert not judged(subject, problem, subject(problem)).refuted
+
+
+class Endless(TiledAttention):
+    """Attention that does not test for the end of the keys: elements past it repeat the last key."""
+
+    def in_bounds(self, cols):
+        return np.ones(cols.shape, dtype=bool)
+
+
+def test_the_end_of_the_keys_is_tested_in_one_step():
+    """A mutant of this step is wrong; with a second test for the end it was right, and nobody noticed."""
+    subject, problem = (
+        Subject(emulate("endless", PRECISE, Order(kv_tile=16), steps=Endless), "float32"),
+        Recipe(**SHAPE),
+    )
+
+    assert judged(subject, problem.problem(), subject(problem.problem())).refuted
