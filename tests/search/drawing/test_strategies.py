@@ -44,7 +44,8 @@ def drawn(strategy, examples=300):
     def collect(example):
         found.append(example)
 
-    collect()
+    with of_the_seed_alone():  # as a search draws
+        collect()
     return found
 
 
