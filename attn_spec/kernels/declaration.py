@@ -12,7 +12,7 @@ from attn_spec.contract.contract import Contract, ContractError
 from attn_spec.contract.coverage import silences
 from attn_spec.contract.presets import UNDECLARED, as_contract
 from attn_spec.kernels.frameworks import framework as frameworks
-from attn_spec.kernels.kernel import DECLARABLE, Kernel, KernelError, parameters_of
+from attn_spec.kernels.kernel import DECLARABLE, FOUND, Kernel, KernelError, parameters_of
 from attn_spec.kernels.limits import MEASURED, Limits
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.nearest_names import suggestion
@@ -41,8 +41,7 @@ def kernel(
     Raises :class:`KernelError` for a declaration without these, for a bare ``@kernel``, and for an unknown name.
 
     A presentation that carries lengths of sequences implies these options in ``supports``. ``facts`` are the fields of
-    :class:`Limits` and these fields of :class:`Kernel`: ``devices``, ``presentation``,
-    ``option_dtypes``, ``merge``, ``builds``, ``signatures``, ``known_defects``, ``slowness``.
+    :class:`Limits` and the fields of :class:`Kernel` that are no arguments here, except those in ``kernel.FOUND``.
     """
     if bare or framework is None or dtypes is None:
         raise KernelError(
@@ -144,11 +143,16 @@ def _check_lists(**lists: Any) -> None:
 
 def _with_limits(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a kernel, with the facts about limits gathered in ``limits``."""
-    own = {item.name for item in fields(Limits)} & set(facts)
+    limits = [item.name for item in fields(Limits)]
+    known = [*(item.name for item in fields(Kernel) if item.name not in FOUND), *limits]
+    if unknown := sorted(set(facts) - set(known)):
+        near = suggestion(unknown[0], known, f"; known are {', '.join(known)}")
+        raise KernelError(f"unknown argument {unknown[0]} in the declaration of a kernel{near}")
+    own = set(limits) & set(facts)
     try:
-        limits = Limits(**{name: facts[name] for name in own})
-        limits = replace(limits, always=with_parameters(limits.always))
-        return {"limits": limits, **{name: value for name, value in facts.items() if name not in own}}
+        stated = Limits(**{name: facts[name] for name in own})
+        stated = replace(stated, always=with_parameters(stated.always))
+        return {"limits": stated, **{name: value for name, value in facts.items() if name not in own}}
     except TypeError as error:
         raise KernelError(str(error)) from error
 

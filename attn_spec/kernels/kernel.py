@@ -29,6 +29,11 @@ DECLARABLE: dict[str, str] = {
     **{name: row.says for name, row in ABILITIES.items() if not row.of_framework},
 }
 
+#: Fields of a kernel that its author does not write: those that its declaration fills, and those of an isolated kernel.
+FOUND = {"function", "limits", "when_off", "built", "declared", "spec", "module", "given", "backward_function"} | {
+    *("source", "attribute", "source_digest", "source_class", "host"),
+}
+
 
 class KernelError(Exception):
     """A kernel cannot be found, imported or declared; the message says what to do next."""

@@ -11,7 +11,7 @@ from attn_spec.contract import contract, presets
 from attn_spec.contract.contract import Contract
 from attn_spec.kernels import limits, presentations
 from attn_spec.kernels.declaration import kernel as declare
-from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.kernel import FOUND, Kernel
 from attn_spec.kernels.limits import Limits
 from attn_spec.numbers import formats
 from attn_spec.problem import abilities, options, quantities
@@ -260,15 +260,9 @@ def _limits() -> list[Word]:
     return [Word(kind="limit", name=item.name, says=comments[item.name]) for item in fields(Limits)]
 
 
-#: Fields of a kernel that its author does not write: those that its declaration fills, and those of an isolated kernel.
-_FOUND = {"function", "limits", "when_off", "built", "declared", "spec", "module", "given", "backward_function"} | {
-    *("source", "attribute", "source_digest", "source_class", "host"),
-}
-
-
 def _declarations() -> list[Word]:
     comments = comments_of(Kernel)
-    written = [item for item in fields(Kernel) if item.name not in _FOUND]
+    written = [item for item in fields(Kernel) if item.name not in FOUND]
     return [
         Word(kind="declaration", name=item.name, says=comments[item.name], facts=_facts(default=_default(item)))
         for item in written

@@ -70,6 +70,15 @@ REFUSED = {
     "bare option": ({"supports": "causal"}, "supports must be several names, ('causal',), not the text 'causal'"),
     "bare limit": ({"always": "causal"}, "always must be several names, ('causal',), not the text 'causal'"),
     "bare device": ({"devices": "cpu"}, "devices must be several names, ('cpu',), not the text 'cpu'"),
+    "argument": (
+        {"page_size": (16,)},
+        "unknown argument page_size in the declaration of a kernel; did you mean 'page_s",
+    ),
+    "argument like no other": (
+        {"cost": 2},
+        "unknown argument cost in the declaration of a kernel; known are name, fra",
+    ),
+    "argument that a declaration fills": ({"limits": 2}, "unknown argument limits in the declaration of a kernel"),
     "no dtypes": ({"dtypes": ()}, "test_declaration:identity declares no dtypes; known are float64, float32"),
     "no signatures": ({"signatures": 0}, "test_declaration:identity: signatures must be None or at least 1, not 0"),
     "no time": ({"slowness": 0.0}, "test_declaration:identity: slowness must be more than 0, not 0.0"),
