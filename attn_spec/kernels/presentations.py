@@ -108,4 +108,16 @@ PRESENTATIONS: dict[str, Presentation] = {
         _LISTED_QUERIES,
         ListedPages(axes=("slots", "H", "D")),
     ),
+    "decode_csr": _packed(
+        "one query of each sequence [B, Hq, D]; caches and lists of pages as in paged_csr, as in FlashInfer's decode",
+        OneEach(side="q"),
+        ListedPages(),
+        **_DECODING,
+    ),
+    "decode_token_pool": _packed(
+        "one query of each sequence [B, Hq, D]; keys as in token_pool, as in SGLang's decode",
+        OneEach(side="q"),
+        ListedPages(axes=("slots", "H", "D")),
+        **_DECODING,
+    ),
 }

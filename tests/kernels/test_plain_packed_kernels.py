@@ -175,6 +175,8 @@ def places_first(**arguments):
         ("paged_hnd", places_first),
         ("paged_csr", nothing_in_a_full_page),
         ("token_pool", in_order),
+        ("decode_csr", nothing_in_a_full_page),
+        ("decode_token_pool", in_order),
     ],
 )
 def test_a_twin_that_misreads_an_argument_is_refuted(name, misread):
