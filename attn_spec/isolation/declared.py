@@ -49,6 +49,7 @@ class Declaration(BaseModel):
     presentation: str
     limits: Limits
     option_dtypes: dict[str, str]
+    index_dtypes: dict[str, str]
     merge: str | None
     signatures: int | None
     known_defects: tuple[Defect, ...]
@@ -78,6 +79,7 @@ def told(kernel: Kernel, attribute: str) -> dict[str, Any]:
         "contracts": contracts,
         "supports": sorted(kernel.supports),
         "option_dtypes": dict(kernel.option_dtypes),
+        "index_dtypes": dict(kernel.index_dtypes),
         "known_defects": [asdict(defect) for defect in kernel.known_defects],
         "given": dict(kernel.given),
         "has_backward": kernel.backward_function is not None,
@@ -123,7 +125,7 @@ def kernel_of(
         raise KernelError(f"the kernel's process sent invalid parameters of the kernel: {error}") from None
     limits = {name: getattr(made.limits, name) for name in Limits.__dataclass_fields__}
     same = ("framework", "dtypes", "supports", "name", "devices", "presentation")
-    same += ("option_dtypes", "merge", "signatures", "known_defects", "slowness")
+    same += ("option_dtypes", "index_dtypes", "merge", "signatures", "known_defects", "slowness")
     contract = made.contracts if made.contract is None else made.contract
     facts_of_it = {name: getattr(made, name) for name in same} | limits
     agreed = made.conventions if made.declared else {}

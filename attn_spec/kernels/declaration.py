@@ -11,6 +11,7 @@ from typing import Any
 from attn_spec.contract.contract import Contract, ContractError
 from attn_spec.contract.coverage import silences
 from attn_spec.contract.presets import UNDECLARED, as_contract
+from attn_spec.kernels.argument_names import is_number
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.kernel import DECLARABLE, FOUND, Kernel, KernelError, parameters_of
 from attn_spec.kernels.limits import MEASURED, Limits
@@ -24,6 +25,8 @@ from attn_spec.problem.options import OPTIONS, parameters, with_parameters
 
 #: Declarations that are sequences of names.
 LISTS = {"devices", "always"}
+#: Dtypes of the integers that say where sequences lie.
+INDEX_DTYPES = ("int32", "int64")
 
 
 def kernel(
@@ -254,6 +257,20 @@ def _check_options(declared: Kernel) -> None:
         raise KernelError(f"{declared.name}: option_dtypes must be a mapping, not {declared.option_dtypes!r}")
     if (reason := refusal({INPUTS: declared.dtypes[0], **declared.option_dtypes})) is not None:
         raise KernelError(f"{declared.name}: option_dtypes {reason}")
+    if not isinstance(declared.index_dtypes, Mapping):
+        raise KernelError(f"{declared.name}: index_dtypes must be a mapping, not {declared.index_dtypes!r}")
+    known = PRESENTATIONS[declared.presentation].says_where if declared.presentation in PRESENTATIONS else ()
+    for argument, dtype in declared.index_dtypes.items():
+        if argument not in known or is_number(argument):
+            own = ", ".join(name for name in known if not is_number(name)) or "none"
+            raise KernelError(
+                f"{declared.name}: index_dtypes has {argument}, which is no array of integers of a call in the "
+                f"presentation {declared.presentation}; it has {own}"
+            )
+        if dtype not in INDEX_DTYPES:
+            raise KernelError(
+                f"{declared.name}: index_dtypes must be of {', '.join(INDEX_DTYPES)}, and {argument} has {dtype!r}"
+            )
 
 
 def _check_owners(declared: Kernel) -> None:

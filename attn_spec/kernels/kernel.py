@@ -67,6 +67,9 @@ class Kernel:
     limits: Limits = field(default_factory=Limits)
     #: Dtypes of option tensors that differ from the dtype of q, k, v, by option: ``{"bias": "float32"}``.
     option_dtypes: Mapping[str, str] = field(default_factory=dict)
+    #: Dtypes of the integers that say where sequences lie, where they are not int32, by the names that the presentation
+    #: gives them: ``{"kv_indices": "int64"}``.
+    index_dtypes: Mapping[str, str] = field(default_factory=dict)
     #: "mask" or "bias": the one tensor into which all masking options are written, for a callable that takes no other.
     #: With "mask" a bias stays separate. None passes each option on its own.
     merge: str | None = None

@@ -309,7 +309,7 @@ class Subject:
         spelled = {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
         off = self.kernel.passed_off(problem.options())
         further = {
-            keyword: self._given(x, "int32") if isinstance(x, np.ndarray) else x
+            keyword: self._integers(name, x) if isinstance(x, np.ndarray) else x
             for name, x in handed.further.items()
             if (keyword := keyword_of(name, self.kernel.parameters)) is not None
         }
@@ -335,6 +335,11 @@ class Subject:
     def _given(self, values: np.ndarray, dtype: str) -> Any:
         """Return a new tensor of the kernel's framework."""
         return self.framework.give(values, dtype, self.device)
+
+    def _integers(self, name: str, values: np.ndarray) -> Any:
+        """Return a new tensor of the integers that say where sequences lie, in the dtype that the kernel declares."""
+        dtype = self.kernel.index_dtypes.get(name, "int32")
+        return self._given(values.astype(dtype), dtype)
 
     def _taken(self, problem: Problem, name: str, tensor: Any, dtype: str | None) -> bits.Values:
         """Return the values [B, H, ..] of a quantity that the kernel returned. Raises :class:`Misbehaviour`."""

@@ -169,6 +169,7 @@ def declaration_of(subject: Subject) -> str:
         "limits": kernel.limits,
         "presentation": kernel.presentation,
         "option_dtypes": sorted(kernel.option_dtypes.items()),
+        "index_dtypes": sorted(kernel.index_dtypes.items()),
         "merge": kernel.merge,
     }
     return hashlib.sha256(f"{__version__} {declared!r}".encode()).hexdigest()[:16]

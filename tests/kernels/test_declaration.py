@@ -79,6 +79,19 @@ REFUSED = {
         "unknown argument cost in the declaration of a kernel; known are name, fra",
     ),
     "argument that a declaration fills": ({"limits": 2}, "unknown argument limits in the declaration of a kernel"),
+    "index dtypes": ({"index_dtypes": "int64"}, "index_dtypes must be a mapping, not 'int64'"),
+    "index without a place": (
+        {"index_dtypes": {"kv_indices": "int64"}},
+        "index_dtypes has kv_indices, which is no array of integers of a call in the presentation BHSD; it has none",
+    ),
+    "index that is one number": (
+        {"index_dtypes": {"max_seqlen_q": "int64"}, "presentation": "THD"},
+        "no array of integers of a call in the presentation THD; it has cu_seqlens_q, cu_seqlens_k",
+    ),
+    "index of bytes": (
+        {"index_dtypes": {"cu_seqlens_q": "uint8"}, "presentation": "THD"},
+        "index_dtypes must be of int32, int64, and cu_seqlens_q has 'uint8'",
+    ),
     "no dtypes": ({"dtypes": ()}, "test_declaration:identity declares no dtypes; known are float64, float32"),
     "no signatures": ({"signatures": 0}, "test_declaration:identity: signatures must be None or at least 1, not 0"),
     "no time": ({"slowness": 0.0}, "test_declaration:identity: slowness must be more than 0, not 0.0"),

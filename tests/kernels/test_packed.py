@@ -161,6 +161,19 @@ def test_a_kernel_takes_the_lengths_that_its_calls_carry(name):
     assert "seqused_k" in made.supports
 
 
+def test_integers_have_the_dtype_that_a_kernel_declares():
+    seen = {}
+
+    @kernel(framework="torch", dtypes=("float32",), presentation="token_pool", index_dtypes={"kv_indices": "int64"})
+    def attention(q, k, v, *, kv_indptr, kv_indices, **_):
+        seen.update(kv_indptr=kv_indptr.dtype, kv_indices=kv_indices.dtype)
+        return q
+
+    Subject(attention, "float32")(Recipe(query_length=2).problem())
+
+    assert seen == {"kv_indptr": torch.int32, "kv_indices": torch.int64}
+
+
 def test_bounds_that_the_kernel_changes_are_told():
     @kernel(framework="numpy", dtypes=("float32",), presentation="THD")
     def attention(q, k, v, *, cu_seqlens_q, **_):
