@@ -319,6 +319,11 @@ def _check_contradictions(declared: Kernel) -> None:
     if limits.page_sizes is not None and not PRESENTATIONS[declared.presentation].has_page_sizes:
         shown = declared.presentation
         raise KernelError(f"{declared.name}: page_sizes limit the pages of a cache, and a call as {shown} has none")
+    if limits.kv_heads is not None and min(limits.kv_heads) > (most := min(limits.most("H"), limits.most("BH"))):
+        raise KernelError(
+            f"{declared.name}: kv_heads={limits.kv_heads!r} has no number of at most {most}, as largest= asks of query "
+            "heads; change kv_heads or largest"
+        )
     if limits.equal_lengths and "cross" in declared.supports:
         raise KernelError(f"{declared.name}: with equal_lengths no problem uses cross; leave cross out of supports")
     if limits.query_lengths == (1,) and "cross" not in declared.supports:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from attn_spec.isolation.foreign import found
 from attn_spec.judgement.bound_terms import BoundTerm
 from attn_spec.judgement.power import Power, Unseen
 from attn_spec.kernels import kernel as kernels
+from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.resolve import in_tree, resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search import verdict
@@ -42,13 +43,17 @@ def write_report(
     A certificate adds its verdicts to the page; ``declared`` is the declaration of an undecorated callable. ``isolate``
     is a word of ``isolation.foreign.ISOLATE``: whether kernels have processes of their own. Raises
     :class:`attn_spec.kernels.kernel.KernelError` for a kernel, dtype or device that cannot be used,
-    :class:`svg.FigureError` without matplotlib, :class:`sweep.SweepError` for an unknown profile and
-    :class:`attn_spec.evidence.certificate.CertificateError`. Nothing is written unless everything is.
+    :class:`svg.FigureError` without matplotlib, :class:`attn_spec.evidence.certificate.CertificateError`, and
+    :class:`sweep.SweepError` for an unknown profile or if no kernel takes a problem of the sweeps. Nothing is written
+    unless everything is.
     """
     svg.matplotlib()
     verdicts, powers = ([], []) if certificate is None else (verdicts_of(certificate), powers_of(certificate))
     subjects, left_out = subjects_of(kernels, dtypes or (), device, declared or {}, isolate)
-    rows = [row for point in _tracked(sweep.points(subjects, profile)) for row in sweep.measured(point)]
+    rows, untaken = rows_of(_tracked(sweep.points(subjects, profile)))
+    if not rows:
+        raise sweep.SweepError(f"no problem of the report is taken: {'; '.join(untaken.values())}. Give another kernel")
+    left_out |= untaken
     where = {"attn-spec": __version__, "profile": profile, **_known(environment(device))}
     where |= {} if certificate is None else shapes_of(certificate)
     where |= {f"left out: {name}": reason for name, reason in left_out.items()}
@@ -80,6 +85,19 @@ def subjects_of(
     if not subjects:
         raise kernels.KernelError(f"no kernel built in takes {', '.join(dtypes)} on {device}; choose another dtype")
     return subjects, left_out
+
+
+def rows_of(points: Iterable[sweep.Point]) -> tuple[list[Row], dict[str, str]]:
+    """Return the rows of all points, and the kernels whose limits leave no problem of a point, with a reason."""
+    rows: list[Row] = []
+    untaken: dict[str, str] = {}
+    for point in points:
+        try:
+            rows += sweep.measured(point)
+        except NotTaken as error:
+            untaken[f"{point.subject.kernel.name}, {point.subject.dtype}"] = str(error)
+    seen = {f"{row.kernel}, {row.dtype}" for row in rows}
+    return rows, {name: reason for name, reason in untaken.items() if name not in seen}
 
 
 def verdicts_of(path: Path) -> list[verdict.Row]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,9 @@ from attn_spec.problem.conventions import DEFAULTS, Conventions
 from attn_spec.problem.problem import Problem
 from attn_spec.search import assertions
 from attn_spec.search.drawing import cotangents
+from attn_spec.search.drawing.asked_shapes import always_used
 from attn_spec.search.drawing.regimes import REGIMES, Recipe
+from attn_spec.search.drawing.shapes import of_layer, within_limits
 
 from .rows import Row, Spread, Worst
 
@@ -102,7 +104,8 @@ def points_of(subject: Subject, grid: Grid) -> list[Point]:
     made = [_point(subject, grid, sweep="length", length=length, magnitude=1.0) for length in grid.lengths]
     made += [_point(subject, grid, sweep="magnitude", length=fixed, magnitude=2.0**e) for e in grid.magnitudes]
     made += [_point(subject, grid, sweep="regime", length=fixed, regime=regime) for regime in REGIMES]
-    return [point for point in made if _is_declared(subject, point.recipes[0])]
+    distinct = {(point.sweep, point.recipes[0]): point for point in made}  # limits of a kernel make lengths equal
+    return [point for point in distinct.values() if _is_declared(subject, point.recipes[0])]
 
 
 def _point(
@@ -110,20 +113,25 @@ def _point(
 ) -> Point:
     limits = subject.kernel.limits
     head_dim = min(limits.query_dims or (HEAD_DIM,), key=lambda d: abs(d - HEAD_DIM))
-    length = -(-length // subject.kernel.limits.step("QK")) * subject.kernel.limits.step("QK")
-    recipes = tuple(
-        Recipe(
-            regime=regime,
-            seed=seed,
-            dtypes=subject.dtype,
-            query_length=min(length, grid.queries) if subject.supports("cross") else length,
-            key_length=length,
-            head_dim=head_dim,
-            value_dim=limits.value_dim(head_dim),
-            scale=magnitude * head_dim**-0.5 if sweep == "magnitude" else None,
-        )
-        for seed in range(grid.seeds)
+    kv_heads = 1 if limits.kv_heads is None else limits.kv_heads[0]
+    always = always_used(subject)
+    recipe = Recipe(
+        regime=regime,
+        dtypes=subject.dtypes,
+        query_heads=kv_heads,
+        kv_heads=kv_heads,
+        query_length=min(length, grid.queries) if subject.supports("cross") else length,
+        key_length=length,
+        head_dim=head_dim,
+        value_dim=limits.value_dim(head_dim),
+        **{"causal_alignment": subject.conventions.causal_alignment, **always},
     )
+    if "query_projection" in always:
+        recipe = of_layer(recipe, None, own_values=False)
+    recipe = within_limits(recipe, subject, math.inf)
+    if sweep == "magnitude":
+        recipe = replace(recipe, scale=magnitude * head_dim**-0.5)
+    recipes = tuple(replace(recipe, seed=seed) for seed in range(grid.seeds))
     return Point(subject=subject, sweep=sweep, magnitude=magnitude, recipes=recipes)
 
 
@@ -133,7 +141,10 @@ def _is_declared(subject: Subject, recipe: Recipe) -> bool:
 
 
 def measured(point: Point) -> list[Row]:
-    """Measure a point: return one row per quantity, or a single row with the failure if there is no answer."""
+    """Measure a point: return one row per quantity, or a single row with the failure if there is no answer.
+
+    Raises :class:`attn_spec.kernels.limits.NotTaken` for problems beyond the kernel's limits.
+    """
     found: dict[str, list[tuple[Recipe, Measurement]]] = {}
     for recipe in point.recipes:
         try:

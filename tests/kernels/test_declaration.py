@@ -139,6 +139,10 @@ REFUSED = {
         {"largest": {"Q": 2}, "query_lengths": (1, 4)},
         "query_lengths has 4, but largest allows 2; leave it out",
     ),
+    "kv heads beyond": (
+        {"kv_heads": (2, 4), "largest": {"BH": 1}},
+        "kv_heads=(2, 4) has no number of at most 1, as largest= asks of query heads; change kv_heads or largest",
+    ),
     "multiple": ({"multiples": {"K": 0}}, "multiples must be numbers of at least 1, not {'K': 0}"),
     "defect of another": (
         {"known_defects": (Defect(property="a.b", reason="r", kernel="other"),)},

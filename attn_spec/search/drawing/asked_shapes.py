@@ -37,7 +37,7 @@ def recipes(subject: Subject, seed: int, *, gradients: bool = False) -> list[Rec
     score, no dropout.
     """
     limits = subject.kernel.limits
-    always = {name: _usual(name) for name in limits.always if name in OPTIONS}
+    always = always_used(subject)
     kinds = (SCORE, WEIGHT)
     chosen = [
         name
@@ -114,6 +114,11 @@ def available_memory() -> int | None:
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
     found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     return found[0] if found else None
+
+
+def always_used(subject: Subject) -> dict[str, Any]:
+    """Return values with which a recipe uses the options that every problem of the kernel uses, by option."""
+    return {name: _usual(name) for name in subject.kernel.limits.always if name in OPTIONS}
 
 
 def _usual(name: str) -> Any:

@@ -12,9 +12,11 @@ from attn_spec.reports.errors.rows import cells, worst_cases
 from attn_spec import kernel
 from attn_spec.evidence.certificate import build, save
 from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.drawing.regimes import REGIMES, Recipe
+from attn_spec.search.preflight import Preflight
 from attn_spec.search.verdict import Row as VerdictRow
 from attn_spec.search.verdict import Verdict
 
@@ -38,6 +40,53 @@ def test_a_sweep_over_a_sound_kernel_stays_inside_the_bound():
     assert not any(r.failure or r.outside_bound for r in rows)
     assert all(0 <= r.ratio.median <= r.ratio.p99 <= r.ratio.max <= 1 for r in rows if r.elements)
     assert max(r.ratio.max for r in rows) > 1e-3
+
+
+def limited(*, framework="numpy", **limits):
+    """Return a kernel that returns V's first rows, with limits."""
+
+    def copied(q, k, v, **options):
+        return v[:, :, :1] + 0 * q[..., :1]
+
+    supports = ("cross", "causal", "causal_alignment")
+    return kernel(framework=framework, dtypes=("float32",), supports=supports, name="limited", **limits)(copied)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        limited(always=("causal",)),
+        limited(query_lengths=(1,)),
+        limited(query_lengths=(4,), multiples={"K": 16}, largest={"K": 32}, kv_heads=(3,)),
+        *("torch_layer", "torch_latent", "torch_scores:additive", "torch_paged"),
+    ],
+    ids=str,
+)
+def test_problems_of_a_sweep_are_within_the_limits_of_a_kernel(made):
+    found = resolve(made) if isinstance(made, str) else made
+    points = sweep.points_of(Subject(found, "float32"), TINY)
+    rows = sweep.measured(points[-1])
+
+    assert not {found.limits.refusal(recipe.problem()) for point in points for recipe in point.recipes} - {""}
+    assert len({(point.sweep, point.recipes[0]) for point in points}) == len(points)
+    assert rows[0].elements
+
+
+def test_a_kernel_without_a_problem_of_the_sweeps_is_told(tmp_path, monkeypatch):
+    none = limited(largest_position=1)
+    monkeypatch.setattr(command, "found", lambda name, isolate: none if name == "limited" else resolve(name))
+    monkeypatch.setattr(Limits, "refusal", lambda own, problem: "few" if own.largest_position else "")
+    monkeypatch.setattr(command, "preflight", lambda made, dtypes, device: Preflight((Subject(made, "float32"),)))
+    monkeypatch.setitem(sweep.GRIDS, "smoke", TINY)
+    common = {"dtypes": ["float32"], "device": "cpu", "profile": "smoke"}
+
+    with pytest.raises(
+        sweep.SweepError, match=r"no problem of the report is taken: limited does not take the problem: few\. Give"
+    ):
+        command.write_report(tmp_path / "a.html", kernels=["limited"], **common)
+    command.write_report(tmp_path / "a.html", kernels=["limited", "numpy_naive"], **common)
+    told = json.loads((tmp_path / "a.json").read_text())["environment"]["left out: limited, float32"]
+    assert told == "limited does not take the problem: few"
 
 
 def test_a_row_pools_its_seeds_and_names_the_worst_of_them():
