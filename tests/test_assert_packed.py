@@ -405,3 +405,20 @@ def test_tensors_of_other_shapes_are_refused():
             assert_attention(**{"out": out, "q": q, "k": k, "v": v, **words, **change})
     with pytest.raises(CallError, match=r"k must have the axes \[pages, size, H, D\] as paged, not the"):
         assert_attention(out, q, k, v, **of_pages)
+
+
+def test_a_cache_of_latent_keys_is_judged_with_its_first_columns_as_values():
+    rng = np.random.default_rng(0)
+    q, cache = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 4, 6), (5, 2, 1, 6)))
+    table, ends = np.array([[4, 1], [2, 0], [3, 0]]), np.array([3, 1, 0])
+    out = np.zeros((3, 4, 4), dtype=np.float32)
+    for b, end in enumerate(ends):
+        keys = cache[table[b]].reshape(-1, 6)[:end].astype(np.float64)
+        p = np.exp(0.3 * q[b].astype(np.float64) @ keys.T)
+        out[b] = p @ keys[:, :4] / p.sum(-1, keepdims=True) if end else 0
+    where = {"cu_seqlens_q": np.arange(4), "block_table": table, "seqused_k": ends}
+    options = {"latent": True, "scale": 0.3, "empty_row": "zero", "contract": "fused"}
+
+    assert_attention(out, q, cache, cache[..., :4], **where, **options)
+    with pytest.raises(AssertionError, match=r"output\["):
+        assert_attention(out, q, cache, cache[..., :4], **where, **{**options, "scale": 6**-0.5})

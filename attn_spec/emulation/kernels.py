@@ -70,7 +70,7 @@ def emulate(
     shown = reads or PRESENTATIONS[arguments.get("presentation", "BHSD")]
 
     def attention(*inputs: Any, **options: Any) -> Any:
-        q, k, v = shown.apart(*inputs)
+        q, k, v = shown.apart(*inputs, **options)
         dtype = of(q).dtype_of(q)
         contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         projects = options.get("query_projection") is not None
@@ -110,16 +110,22 @@ def emulate_both(
     supports: Iterable[str] = SUPPORTS,
     **declared: Any,
 ) -> Kernel:
-    """Return a kernel of :func:`emulate` that has a backward pass under the same contract and in the same order."""
-    able = (*supports, "lse_backward")
+    """Return a kernel of :func:`emulate` that has a backward pass under the same contract and in the same order.
+
+    A kernel in a presentation that has no gradients has no backward pass.
+    """
+    presentation = PRESENTATIONS[declared.get("presentation", "BHSD")]
+    able = (*supports, *(["lse_backward"] if presentation.can_say("backward") else []))
     made = emulate(name, executes, order, operands=operands, layer=layer, supports=able, **declared)
+    if not presentation.can_say("backward"):
+        return made
     attending = declared.get("steps", TiledAttention)
-    shown, chosen = declared.get("reads") or PRESENTATIONS[made.presentation], order or Order()
+    shown, chosen = declared.get("reads") or presentation, order or Order()
 
     @made.backward
     def attention_gradients(dout: Any, *given: Any, **options: Any) -> dict[str, Any]:
         *tensors, out, lse = given
-        saved = (*shown.apart(*tensors), out, lse)
+        saved = (*shown.apart(*tensors, **options), out, lse)
         dtype = of(saved[0]).dtype_of(saved[0])
         contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         projects = options.get("query_projection") is not None

@@ -18,13 +18,17 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "seqused_k": OPTIONS["seqused_k"].spellings,
     "seqused_q": OPTIONS["seqused_q"].spellings,
 }
+#: Argument of a call that has no values of its own: the number Dv of the first columns of a key that are its value.
+VALUE_WIDTH = "head_dim_v"
 #: Parts of names by which a parameter looks as if it said where sequences lie.
 _LIKE = re.compile(r"cu_?seq|indptr|kv_indices|(block|page)_?tables?|slot_mapping|seq_?lens|last_page")
 
 
 def is_number(name: str) -> bool:
-    """Return whether an argument is one integer, a largest length, which no call needs to find its sequences."""
-    return name.startswith("max_")
+    """Return whether an argument is one integer, which no call needs to find its sequences: a largest length, or the
+    width of values.
+    """
+    return name.startswith("max_") or name == VALUE_WIDTH
 
 
 def spelled(name: str) -> tuple[str, ...]:
@@ -33,7 +37,7 @@ def spelled(name: str) -> tuple[str, ...]:
 
 
 def keyword_of(name: str, parameters: Mapping[str, inspect.Parameter]) -> str | None:
-    """Return the parameter of a callable by which it takes an argument; None for a largest length without one."""
+    """Return the parameter of a callable by which it takes an argument; None for one integer that it does not take."""
     found = next((each for each in spelled(name) if each in parameters), None)
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     return None if found is None and is_number(name) and not takes_any else found or name
@@ -42,7 +46,7 @@ def keyword_of(name: str, parameters: Mapping[str, inspect.Parameter]) -> str | 
 def named_by(parameters: Collection[str], says_where: Mapping[str, tuple[str, ...]]) -> str | None:
     """Return the presentation whose arguments are parameters of a callable, that with the most; None if there is none.
 
-    ``says_where`` has the arguments of each presentation. Largest lengths may be missing.
+    ``says_where`` has the arguments of each presentation. Those that are one integer may be missing.
     """
     needed = {name: [one for one in every if not is_number(one)] for name, every in says_where.items()}
     own = {

@@ -300,6 +300,11 @@ def _check_limits(declared: Kernel) -> None:
             f"{declared.name}: head_dims {limits.head_dims!r} are pairs of unequal numbers, so that every problem uses "
             "dv; declare dv too"
         )
+    if "dv" in limits.always and limits.widths is not None and all(dim == other for dim, other in limits.widths):
+        raise KernelError(
+            f"{declared.name}: every problem uses dv, but head_dims {limits.head_dims!r} leave values as wide as keys; "
+            "declare pairs, such as ((576, 512),)"
+        )
     if limits.largest_position is not None and not _is_count(limits.largest_position):
         found = limits.largest_position
         raise KernelError(f"{declared.name}: largest_position must be a number of at least 1, not {found!r}")

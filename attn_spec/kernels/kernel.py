@@ -128,8 +128,11 @@ class Kernel:
 
         The function is called with the cotangent ``dout``, the inputs and outputs of the forward call, and the same
         options. ``lse`` is None if the forward call returns none. ``dlse`` is passed if the cotangent of the LSE is not
-        zero (ability "lse_backward").
+        zero (ability "lse_backward"). Raises :class:`KernelError` if calls in the presentation have no gradients.
         """
+        shown = PRESENTATIONS.get(self.presentation)
+        if shown is not None and (reason := shown.refusal("backward")):
+            raise KernelError(f"{self.name}: a call in the presentation {self.presentation} has no gradients, {reason}")
         object.__setattr__(self, "backward_function", function)
         object.__setattr__(self, "supports", self.supports | {"backward"})
         return function

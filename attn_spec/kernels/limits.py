@@ -134,16 +134,17 @@ class Limits:
         return self.query_lengths is not None or self.keys_reach_queries or self.equal_lengths or self.least_keys > 0
 
     def within(self, other: Limits) -> Limits:
-        """Return these limits with those that ``other`` sets to the lengths of sequences.
+        """Return these limits with those that ``other``, of a presentation, sets to lengths, kv heads and options.
 
-        Raises :class:`ValueError` if no number of queries is within both.
+        Raises :class:`ValueError` if no number of queries, or of kv heads, is within both.
         """
-        common = self.query_lengths if other.query_lengths is None else other.query_lengths
-        if other.query_lengths is not None and isinstance(self.query_lengths, tuple):
-            common = tuple(n for n in other.query_lengths if n in self.query_lengths)
-            if not common:
-                raise ValueError(f"query_lengths={self.query_lengths} has none of the lengths {other.query_lengths}")
-        return replace(self, query_lengths=common, equal_lengths=self.equal_lengths or other.equal_lengths)
+        return replace(
+            self,
+            query_lengths=_common("query_lengths", self.query_lengths, other.query_lengths),
+            kv_heads=_common("kv_heads", self.kv_heads, other.kv_heads),
+            equal_lengths=self.equal_lengths or other.equal_lengths,
+            always=tuple(dict.fromkeys((*self.always, *other.always))),
+        )
 
     def refusal(self, problem: Problem) -> str:
         """Return why the kernel does not take the problem; an empty text if it does."""
@@ -211,6 +212,18 @@ class Limits:
             yield f"head dimensions must be among {self.head_dims}"
         if self.kv_heads is not None and problem.kv_heads not in self.kv_heads:
             yield f"the number of kv heads must be among {self.kv_heads}"
+
+
+def _common(name: str, own: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Return the numbers of the limit ``name`` that are within both tuples; None is any number.
+
+    Raises :class:`ValueError` if there are none.
+    """
+    if other is None or not isinstance(own, tuple):
+        return own if other is None else other
+    if not (common := tuple(n for n in other if n in own)):
+        raise ValueError(f"{name}={own} has none of the numbers {other}")
+    return common
 
 
 def measured(problem: Problem) -> dict[str, int]:

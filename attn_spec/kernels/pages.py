@@ -118,28 +118,55 @@ class ListedPages(Pages):
         return super().pool(buffer if self.has_sizes else (*buffer, 1))
 
     def stated(self, problem: Problem, placement: Placement, table: np.ndarray, needed: np.ndarray) -> Further:
-        rows = [row[:count] for row, count in zip(table, needed, strict=True)]
-        tail = table[:, -1]  # no sequence needs the last column
-        found: Further = {
-            "kv_indptr": np.concatenate([[0], np.cumsum(needed)]).astype(np.int32),
-            "kv_indices": np.concatenate([*rows, tail]).astype(np.int32),
-        }
+        found = self.listed(table, needed)
         if self.has_sizes:
             size = self.size(problem, placement)
             lengths = used(problem, "k") - np.maximum(needed - 1, 0) * size
             found["kv_last_page_len"] = np.where(needed > 0, lengths, size).astype(np.int32)
         return found
 
+    def listed(self, table: np.ndarray, needed: np.ndarray) -> Further:
+        """Return the lists of the first ``needed`` [B] pages in each row of a table, behind which one more follows."""
+        rows = [row[:count] for row, count in zip(table, needed, strict=True)]
+        tail = table[:, -1]  # no sequence needs the last column
+        return {
+            "kv_indptr": np.concatenate([[0], np.cumsum(needed)]).astype(np.int32),
+            "kv_indices": np.concatenate([*rows, tail]).astype(np.int32),
+        }
+
     def pages(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
         bounds, listed = integers(arguments["kv_indptr"]), integers(arguments["kv_indices"])
-        _, size = self.pool(buffer)
         needed = np.diff(bounds)
-        last = integers(arguments["kv_last_page_len"]) if self.has_sizes else 1
         columns = np.arange(int(needed.max(initial=0)) + 1)
         if not len(listed):
             return np.zeros((len(needed), len(columns)), dtype=np.int64), needed
         places = np.minimum(bounds[:-1, None] + columns, len(listed) - 1)
-        return listed[places], np.where(needed > 0, (needed - 1) * size + last, 0)
+        return listed[places], self.lengths(needed, buffer, arguments)
+
+    def lengths(self, needed: np.ndarray, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> np.ndarray:
+        """Return the number of keys of each sequence, integers [B], from how many pages each one needs."""
+        _, size = self.pool(buffer)
+        last = integers(arguments["kv_last_page_len"]) if self.has_sizes else 1
+        return np.where(needed > 0, (needed - 1) * size + last, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedPages(ListedPages):
+    """Listed pages beside which ``kv_len_arr``, int32 [B], is the number of keys of each sequence."""
+
+    @property
+    def says_where(self) -> tuple[str, ...]:
+        return ("kv_indptr", "kv_indices", "kv_len_arr")
+
+    def stated(self, problem: Problem, placement: Placement, table: np.ndarray, needed: np.ndarray) -> Further:
+        del placement
+        found = self.listed(table, needed)
+        found["kv_len_arr"] = used(problem, "k").astype(np.int32)
+        return found
+
+    def lengths(self, needed: np.ndarray, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> np.ndarray:
+        del needed, buffer
+        return integers(arguments["kv_len_arr"])
 
 
 def _sharing(problem: Problem, own: np.ndarray, size: int) -> np.ndarray:

@@ -63,7 +63,7 @@ class Presentation:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Names of the tensors of a call; one whose name is several letters holds these inputs in one."""
+        """Names of the tensors of a call; see :meth:`holds` for the inputs in each."""
         return ("q", "k", "v")
 
     @property
@@ -76,8 +76,13 @@ class Presentation:
         del name
         return x
 
-    def apart(self, *tensors: Any) -> tuple[Any, Any, Any]:
-        """Return q, k and v from the tensors of a call."""
+    def holds(self, tensor: str) -> str:
+        """Return the inputs that a tensor of a call holds, each by its letter."""
+        return tensor
+
+    def apart(self, *tensors: Any, **arguments: Any) -> tuple[Any, Any, Any]:
+        """Return q, k and v from the tensors of a call, whose other arguments are ``arguments``."""
+        del arguments
         holding = {name: x for given, x in zip(self.tensors, tensors, strict=True) for name in given}
         q, k, v = (self.member(name, holding[name]) for name in ("q", "k", "v"))
         return q, k, v

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from attn_spec.kernels.latent_calls import LatentCalls
 from attn_spec.kernels.layout import Layout
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.packed import Packed
-from attn_spec.kernels.pages import ListedPages, Pages
+from attn_spec.kernels.pages import CountedPages, ListedPages, Pages
 from attn_spec.kernels.places import Bounds, OneEach, Places, Rectangle
 from attn_spec.kernels.presentation import Presentation
 
@@ -26,6 +27,20 @@ _QUERIES = Bounds(side="q")
 _LISTED_QUERIES = Bounds(side="q", bounds="qo_indptr", states_longest=False)
 #: Limits of a call with one query of each sequence, and the ability that it asks for.
 _DECODING: dict[str, Any] = {"limits": Limits(query_lengths=(1,)), "asks_for": frozenset({"cross"})}
+
+#: Options and abilities of every call of latent attention: a scale, which is not 1/sqrt(D), and values that are
+#: narrower than keys.
+_OF_LATENT = ("scale", "dv")
+
+
+def _latent(says: str, queries: Places, keys: Places, **further: Any) -> LatentCalls:
+    limits = Limits(kv_heads=(1,), always=("latent", *_OF_LATENT), query_lengths=further.pop("query_lengths", None))
+    asks_for = frozenset({*_OF_LATENT, *further.pop("asks_for", ())})
+    layout = Layout(queries.axes)
+    return LatentCalls(
+        says=says, layout=layout, queries=queries, keys=keys, limits=limits, asks_for=asks_for, **further
+    )
+
 
 #: Every presentation by the name a kernel declares.
 PRESENTATIONS: dict[str, Presentation] = {
@@ -119,5 +134,37 @@ PRESENTATIONS: dict[str, Presentation] = {
         OneEach(side="q"),
         ListedPages(axes=("slots", "H", "D")),
         **_DECODING,
+    ),
+    "mla_joined": _latent(
+        "THD for latent attention, without values: keys of one head are values too; head_dim_v is the width of a value",
+        _QUERIES,
+        Bounds(side="k"),
+    ),
+    "mla_paged": _latent(
+        "paged for latent attention, without values: one cache of pages, page size, 1, dimension; head_dim_v is the "
+        "width of a value, as in FlashMLA",
+        _QUERIES,
+        Pages(),
+    ),
+    "mla_decode": _latent(
+        "one query of each sequence [B, Hq, D], the cache of mla_paged, block_table and seqused_k, as in vLLM",
+        OneEach(side="q"),
+        Pages(states_longest=False),
+        query_lengths=(1,),
+        asks_for=("cross",),
+    ),
+    "mla_paged_apart": _latent(
+        "mla_paged with a cache ckv of values and one of the rotated parts of keys, kpe: pages, page size, dimension",
+        _QUERIES,
+        Pages(),
+        two_caches=True,
+    ),
+    "mla_csr": _latent(
+        "queries in q_nope and q_pe, keys in ckv and kpe as in mla_paged_apart; kv_indptr, kv_indices and kv_len_arr "
+        "list pages, qo_indptr bounds queries, as in FlashInfer",
+        _LISTED_QUERIES,
+        CountedPages(),
+        two_caches=True,
+        queries_apart=True,
     ),
 }

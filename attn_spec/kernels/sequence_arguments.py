@@ -11,14 +11,17 @@ import numpy as np
 from attn_spec.kernels.argument_names import is_number, spelled
 from attn_spec.kernels.call import CallError, holds_integers, tensor_of
 from attn_spec.kernels.frameworks.framework import values_of
+from attn_spec.kernels.latent_calls import LatentCalls
 from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.problem.options import OPTIONS
 
 
 def packed_rows() -> dict[str, Packed]:
-    """Return the presentations whose calls say where sequences lie, by name."""
-    return {name: row for name, row in PRESENTATIONS.items() if isinstance(row, Packed)}
+    """Return the presentations whose calls say where sequences lie, and have values, by name."""
+    return {
+        name: row for name, row in PRESENTATIONS.items() if isinstance(row, Packed) and not isinstance(row, LatentCalls)
+    }
 
 
 def _has_bounds(name: str) -> bool:

@@ -203,7 +203,8 @@ class Subject:
             if lse_cotangent is not None:
                 dL = self.presentation.cotangent(part, "lse", lse_cotangent, number, unread=self._is_unread)
                 cotangents.append(self._given(dL, self.contract.lse))
-            holding = {name: next((n for n in tensors if name in n), name) for name in names}
+            holds = self.presentation.holds
+            holding = {name: next((n for n in tensors if name in holds(n)), name) for name in names}
             result, gradients = self._gradients(tensors, options, list(dict.fromkeys(holding.values())), cotangents)
             answers.append(self._answer(part, handed, tensors, options, result))
             for name, holder in holding.items():
@@ -330,7 +331,10 @@ class Subject:
 
     def _tensors(self, handed: Handed, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
         names = self.presentation.tensors
-        return {n: arrange(self._given(handed.tensors[n], dtype_of(self.dtypes, n[0]))) for n in names}
+        return {
+            n: arrange(self._given(handed.tensors[n], dtype_of(self.dtypes, self.presentation.holds(n)[0])))
+            for n in names
+        }
 
     def _given(self, values: np.ndarray, dtype: str) -> Any:
         """Return a new tensor of the kernel's framework."""

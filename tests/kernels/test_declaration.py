@@ -107,7 +107,7 @@ REFUSED = {
     ),
     "query lengths of a presentation": (
         {"presentation": "decode", "query_lengths": (2, 4)},
-        "query_lengths=(2, 4) has none of the lengths (1,), which calls in the presentation decode have",
+        "query_lengths=(2, 4) has none of the numbers (1,), which calls in the presentation decode have",
     ),
     "multiples of query lengths": (
         {"presentation": "decode", "multiples": {"Q": 4}},

@@ -9,6 +9,7 @@ import torch
 from attn_spec import kernel
 from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE
+from attn_spec.kernels.latent_calls import LatentCalls
 from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.placement import TAILS, Placement
@@ -18,7 +19,10 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.search.drawing.regimes import Recipe
 
-PACKED = {name: row for name, row in PRESENTATIONS.items() if isinstance(row, Packed)}
+#: Packed calls with values; those without have tests of their own, in ``test_latent_calls.py``.
+PACKED = {
+    name: row for name, row in PRESENTATIONS.items() if isinstance(row, Packed) and not isinstance(row, LatentCalls)
+}
 WHERE = ("block_table", "seqused_k")
 SUPPORTS = ("causal", "causal_alignment", "alibi_slopes", "gqa", "cross", "dv", "lse", "seqused_k")
 RECIPE = Recipe(

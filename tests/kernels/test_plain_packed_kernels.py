@@ -8,6 +8,7 @@ import torch
 
 from attn_spec import kernel
 from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.sequence_arguments import packed_rows
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all
@@ -123,7 +124,7 @@ def verdict(made_kernel, name, examples):
     return str(row.verdict), row.message
 
 
-@pytest.mark.parametrize("name", [name for name, row in PRESENTATIONS.items() if row.carries])
+@pytest.mark.parametrize("name", packed_rows())
 def test_a_kernel_that_reads_the_call_by_hand_is_right(name):
     for asked in ASKED:
         assert verdict(made(name), asked, 4) == ("held", "")

@@ -169,7 +169,7 @@ def _kernel(
     declared |= {
         "supports": without_orphans((*supports, *said)),
         "conventions": conventions,
-        "head_dims": one_of(rng, (None, None, None, (64, 128), (16,))),
+        "head_dims": _head_dims(rng, shown),
         "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), _slowness(executes, order)),
         "steps": varied(_with_sinks(drawn_steps(rng, executes, order), order, beside), conventions),
         "presentation": presentation,
@@ -180,6 +180,12 @@ def _kernel(
         return emulate(name, executes, order, **declared)
     gradients = varied(drawn_gradients(executes), conventions)
     return emulate_both(name, executes, order, gradients=gradients, **declared)
+
+
+def _head_dims(rng: np.random.Generator, shown: Presentation) -> tuple[int | tuple[int, int], ...] | None:
+    """Draw head dimensions, narrower ones of values if every call of the presentation has these."""
+    found = one_of(rng, (None, None, None, (64, 128), (16,)))
+    return ((24, 16),) if found == (16,) and "dv" in shown.limits.always else found
 
 
 def _multiples(rng: np.random.Generator, shown: Presentation) -> dict[str, int]:
