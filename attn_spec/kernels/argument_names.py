@@ -21,7 +21,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
 #: Argument of a call that has no values of its own: the number Dv of the first columns of a key that are its value.
 VALUE_WIDTH = "head_dim_v"
 #: Parts of names by which a parameter looks as if it said where sequences lie.
-_LIKE = re.compile(r"cu_?seq|indptr|kv_indices|(block|page)_?tables?|slot_mapping|seq_?lens|last_page")
+_LIKE = re.compile(r"cu_?seq|indptr|kv_indices|(block|page)_?tables?|slot_mapping|seq_?lens|last_page|segment_ids")
 
 
 def is_number(name: str) -> bool:

@@ -19,6 +19,8 @@ from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
+#: Inputs that are alike where one tensor holds both, by the ability that needs them to differ, and their names.
+_ALIKE = {"dv": ("kv", "keys and values"), "gqa": ("qk", "queries and keys")}
 #: Log-sum-exp and its cotangent.
 _OF_ROWS = ("lse", "dlse")
 
@@ -62,6 +64,11 @@ class Packed(Presentation):
     def says_where(self) -> tuple[str, ...]:
         return (*self.queries.says_where, *self.keys.says_where)
 
+    @property
+    def counts_sequences(self) -> bool:
+        """True if the arguments say how many sequences there are, empty ones included."""
+        return self.queries.counts_sequences and self.keys.counts_sequences
+
     def placed(self, placement: Placement) -> Packed:
         """Return the presentation with other choices that change no answer."""
         return replace(self, placement=placement)
@@ -99,7 +106,8 @@ class Packed(Presentation):
         """Return why a call cannot pass an option, or what an ability needs; empty if it can.
 
         An option cannot be passed that has a number for each query or key of a rectangle, or is a length that the
-        arguments do not say; nor can what belongs to such an option.
+        arguments do not say; nor can what belongs to such an option. One with a number for each sequence needs
+        arguments that count these.
         """
         row = OPTIONS.get(option)
         if option in self.carries | self.keys.lists:
@@ -108,10 +116,11 @@ class Packed(Presentation):
             return "since no argument says it"
         if row is not None and row.tensor is not None and {"Q", "K"} & set(row.axes):
             return "which has numbers for each query or key of a rectangle"
-        if option == "dv" and self.joined:
-            return "since one tensor holds keys and values"
-        if option == "gqa" and "q" in self.joined:
-            return "since one tensor holds queries and keys"
+        if row is not None and row.tensor is not None and "B" in row.axes and not self.counts_sequences:
+            return "which may have a number for each sequence, and no argument counts these"
+        inputs, said = _ALIKE.get(option, ("", ""))
+        if inputs and set(inputs) <= set(self.joined):
+            return f"since one tensor holds {said}"
         owner = ABILITIES[option].of if row is None else row.of
         return (owner and self.refusal(owner)) or super().refusal(option)
 
@@ -164,7 +173,9 @@ class Packed(Presentation):
             return x
         places, axes = self.places(side_of(name)), self._axes(name)
         own = places.own_slots(places.lies(axes, x.shape), self.further(problem), shape_of(problem, name)[2])
-        return own.back(places.flat(axes, x))
+        found = own.back(places.flat(axes, x))
+        behind = problem.batch - len(found)  # empty sequences that no argument counts
+        return np.concatenate([found, np.zeros((behind, *found.shape[1:]))]) if behind else found
 
     def read(self, name: str, x: Any, /, **arguments: Any) -> Any:
         """Return a tensor or quantity of a call with its axes [B, H, S, ..], S being that of the longest sequence."""

@@ -22,6 +22,8 @@ SPARE = 3
 GAP = 3
 #: Tensors and quantities that lie where keys lie; all others lie where queries lie.
 OF_KEYS = ("k", "v", "dk", "dv")
+#: Names of the ids of sequences, by side.
+_SEGMENT_IDS = {"q": "q_segment_ids", "k": "kv_segment_ids"}
 #: Arguments of a call beside its tensors, by name.
 Further = dict[str, int | np.ndarray]
 
@@ -51,6 +53,11 @@ class Places:
     def says_where(self) -> tuple[str, ...]:
         """Names of the arguments that say where sequences lie."""
         raise NotImplementedError
+
+    @property
+    def counts_sequences(self) -> bool:
+        """True if the arguments say how many sequences there are, empty ones included."""
+        return True
 
     @property
     def has_slots_behind(self) -> bool:
@@ -231,6 +238,50 @@ class OneEach(Places):
     def slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int | None = None) -> Slots:
         del arguments, most
         return Slots(buffer[0], np.arange(buffer[0])[:, None])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segments(Places):
+    """Sequences one behind the other in one row [S, H, D], and padding behind the last one.
+
+    Ids, int32 [S], say whose query or key each slot holds: b + 1 is sequence b, and 0 is padding. No argument counts
+    sequences without a query and a key behind the last other one.
+    """
+
+    axes: tuple[str, ...] = ("S", "H", "D")
+    of_rows: tuple[str, ...] = ("H", "S")
+
+    @property
+    def says_where(self) -> tuple[str, ...]:
+        return (_SEGMENT_IDS[self.side],)
+
+    @property
+    def counts_sequences(self) -> bool:
+        return False
+
+    def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
+        del placement
+        longest = problem.query_length if self.side == "q" else problem.key_length
+        return (problem.batch * longest + SPARE,)
+
+    def further(self, problem: Problem, placement: Placement) -> Further:
+        ids = np.zeros(self.buffer(problem, placement), dtype=np.int32)
+        lengths = used(problem, self.side)
+        ids[: lengths.sum()] = np.repeat(np.arange(problem.batch) + 1, lengths)
+        return {_SEGMENT_IDS[self.side]: ids}
+
+    def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first slot and the length of each sequence, integers [B], as the arguments of a call say."""
+        del buffer
+        every = {side: integers(arguments[name]) for side, name in _SEGMENT_IDS.items()}
+        numbers = np.arange(max(int(ids.max(initial=0)) for ids in every.values())) + 1
+        is_own = every[self.side] == numbers[:, None]
+        return np.argmax(is_own, axis=1), is_own.sum(axis=1)
+
+    def slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int | None = None) -> Slots:
+        starts, lengths = self.sequences(buffer, arguments)
+        longest = int(lengths.max(initial=0)) if most is None else most
+        return slots.packed(starts, lengths, longest, math.prod(buffer))
 
 
 def side_of(name: str) -> str:

@@ -9,7 +9,7 @@ from attn_spec.kernels.layout import Layout
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.pages import CountedPages, ListedPages, Pages
-from attn_spec.kernels.places import Bounds, OneEach, Places, Rectangle
+from attn_spec.kernels.places import Bounds, OneEach, Places, Rectangle, Segments
 from attn_spec.kernels.presentation import Presentation
 
 
@@ -80,6 +80,12 @@ PRESENTATIONS: dict[str, Presentation] = {
         Bounds(side="k"),
         joined="kv",
         joined_at=1,
+    ),
+    "segments": _packed(
+        "sequences one behind the other in one row: length, heads, dimension; q_segment_ids and kv_segment_ids say "
+        "whose each query and key is, 0 padding, as in JAX's kernels for TPU",
+        Segments(side="q"),
+        Segments(side="k"),
     ),
     "decode": _packed(
         "one query of each sequence [B, Hq, D]; keys in BSHD with seqused_k, as in flash-attention with a cache",

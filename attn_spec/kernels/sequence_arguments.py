@@ -18,10 +18,9 @@ from attn_spec.problem.options import OPTIONS
 
 
 def packed_rows() -> dict[str, Packed]:
-    """Return the presentations whose calls say where sequences lie, and have values, by name."""
-    return {
-        name: row for name, row in PRESENTATIONS.items() if isinstance(row, Packed) and not isinstance(row, LatentCalls)
-    }
+    """Return the presentations whose calls say where each of B sequences lies, and have values, by name."""
+    every = {name: row for name, row in PRESENTATIONS.items() if isinstance(row, Packed)}
+    return {name: row for name, row in every.items() if row.counts_sequences and not isinstance(row, LatentCalls)}
 
 
 def _has_bounds(name: str) -> bool:

@@ -116,6 +116,10 @@ REFUSED = {
     "page sizes": ({"presentation": "paged", "page_sizes": 16}, "page_sizes must be a tuple of numbers of at least 1"),
     "pages": ({"page_sizes": (16,)}, "page_sizes limit the pages of a cache, and a call as BHSD has none"),
     "equal lengths": ({"equal_lengths": True, "supports": ("cross",)}, "with equal_lengths no problem uses cross"),
+    "numbers of sequences that nothing counts": (
+        {"presentation": "segments", "supports": ("alibi_slopes",)},
+        "cannot pass alibi_slopes, which may have a number for each sequence, and no argument counts these",
+    ),
     "padding of a packed call": (
         {"presentation": "THD", "supports": ("leftpad_k",)},
         "a call in the presentation THD cannot pass leftpad_k, since no argument says it",

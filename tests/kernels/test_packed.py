@@ -50,6 +50,7 @@ def fitting(name, recipe):
     if shown.limits.query_lengths == (1,):
         return replace(recipe, query_length=1, seqused_q=None)
     recipe = replace(recipe, value_dim=recipe.head_dim) if shown.joined else recipe
+    recipe = recipe if shown.can_say("alibi_slopes") else replace(recipe, alibi_slopes=None)
     equal = {"query_length": recipe.key_length, "kv_heads": recipe.query_heads, "equal_lengths": True}
     return replace(recipe, **equal) if shown.joined == "qkv" else recipe
 

@@ -50,9 +50,17 @@ def inputs(*tensors):
     return found
 
 
+def segments(ids, every):
+    """Return which places have each id but 0, up to the largest id of queries or keys."""
+    most = max(every["q_segment_ids"].max(), every["kv_segment_ids"].max())
+    return [ids == each for each in range(1, most + 1)]
+
+
 def rows_behind(q, cu_seqlens_q=None, cu_seqlens_q_padded=None, seqused_q=None, qo_indptr=None, **further):
     """Return where the queries of each sequence lie in q."""
     cu_seqlens_q = further.get("cu_seqlens", cu_seqlens_q)
+    if "q_segment_ids" in further:
+        return segments(further["q_segment_ids"], further)
     if seqused_q is not None:
         return [(entry, slice(length)) for entry, length in enumerate(seqused_q)]
     bounds = qo_indptr if cu_seqlens_q is None else cu_seqlens_q
@@ -70,6 +78,8 @@ def keys_of(k, *, block_table=None, kv_indptr=None, kv_indices=None, seqused_k=N
         return [pages if last is None else (pages, place) for pages, place in places]
     if seqused_k is not None:
         return [(entry, slice(length)) for entry, length in enumerate(seqused_k)]
+    if "kv_segment_ids" in further:
+        return segments(further["kv_segment_ids"], further)
     return spans(further.get("cu_seqlens", further.get("cu_seqlens_k")), further.get("cu_seqlens_k_padded"))
 
 
@@ -124,7 +134,7 @@ def verdict(made_kernel, name, examples):
     return str(row.verdict), row.message
 
 
-@pytest.mark.parametrize("name", packed_rows())
+@pytest.mark.parametrize("name", [*packed_rows(), "segments"])
 def test_a_kernel_that_reads_the_call_by_hand_is_right(name):
     for asked in ASKED:
         assert verdict(made(name), asked, 4) == ("held", "")
@@ -149,6 +159,12 @@ def nothing_in_a_full_page(**arguments):
     return {**arguments, "kv_last_page_len": arguments["kv_last_page_len"] % size}
 
 
+def pads_seen(**arguments):
+    """Return the arguments with padding of keys as a part of the first sequence."""
+    ids = arguments["kv_segment_ids"]
+    return {**arguments, "kv_segment_ids": np.where(ids == 0, 1, ids)}
+
+
 def swapped(**arguments):
     return {**arguments, "k": arguments["v"], "v": arguments["k"]}
 
@@ -171,6 +187,7 @@ def places_first(**arguments):
         ("THD_qkv", of_the_first_length),
         ("THD_kv", swapped),
         ("paged_joined", swapped),
+        ("segments", pads_seen),
         ("decode", of_the_first("seqused_k")),
         ("decode_paged", of_the_first("seqused_k")),
         ("paged_hnd", places_first),
@@ -182,6 +199,27 @@ def places_first(**arguments):
 )
 def test_a_twin_that_misreads_an_argument_is_refuted(name, misread):
     assert verdict(made(name, misread), ALONE, 40)[0] == "refuted"
+
+
+def test_a_mask_of_ids_and_places_is_right_for_sequences_of_as_many_queries_as_keys():
+    @kernel(
+        framework="numpy",
+        dtypes=("float32",),
+        contract="eager",
+        supports=("causal", "scale", "seqused_q"),
+        presentation="segments",
+        equal_lengths=True,
+    )
+    def attention(q, k, v, *, q_segment_ids, kv_segment_ids, scale=None, causal=False):
+        s = np.einsum("ihd,jhd->hij", q, k) * np.float32(q.shape[-1] ** -0.5 if scale is None else scale)
+        seen = (q_segment_ids[:, None] == kv_segment_ids) & (q_segment_ids > 0)[:, None]
+        s[:, ~(np.tril(seen) if causal else seen)] = -np.inf
+        p = np.exp(s - np.maximum(s.max(-1, keepdims=True), np.float32(-1e30)))
+        total = p.sum(-1, keepdims=True)
+        return np.einsum("hij,jhd->ihd", p / np.where(total == 0, 1, total), v)
+
+    for asked in (ALONE, "lengths.the_diagonal_is_that_of_each_sequence"):
+        assert verdict(attention, asked, 4) == ("held", "")
 
 
 def test_a_framework_differentiates_a_tensor_that_holds_all_inputs():
