@@ -70,6 +70,7 @@ def emulate(
     shown = reads or PRESENTATIONS[arguments.get("presentation", "BHSD")]
 
     def attention(*inputs: Any, **options: Any) -> Any:
+        buffers = {quantity: options.pop(name) for quantity, name in made.destinations.items()}
         q, k, v = shown.apart(*inputs, **options)
         dtype = of(q).dtype_of(q)
         contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
@@ -88,12 +89,14 @@ def emulate(
             out, lse = steps(contract, chosen, *call(), call.repeated(v), **call.options)()
         else:
             out, lse = steps(contract, chosen, q, k, v, **options)()
-        tensor = TORCH.give(shown.presented("output", out, **given), contract.output)
-        return (
-            (tensor, TORCH.give(shown.presented("lse", lse, **given), contract.lse))
-            if "lse" in arguments["supports"]
-            else tensor
-        )
+        results = {"output": TORCH.give(shown.presented("output", out, **given), contract.output)}
+        if "lse" in arguments["supports"]:
+            results["lse"] = TORCH.give(shown.presented("lse", lse, **given), contract.lse)
+        for quantity, buffer in buffers.items():
+            buffer[...] = results[quantity]
+        if buffers.keys() == results.keys():
+            return None
+        return tuple(results.values()) if "lse" in results else results["output"]
 
     made = kernel(name=name, framework="torch", dtypes=tuple(dtypes), **arguments)(attention)
     return made

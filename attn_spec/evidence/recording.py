@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.kernels.destinations import written
 from attn_spec.kernels.frameworks.framework import FrameworkError, Pull, of, values_of
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentations import PRESENTATIONS
@@ -69,7 +70,8 @@ class Recorder:
             return self.kernel(*tensors, **options)
         call = self.begin("forward", tensors, options)
         returned = self.kernel(*tensors, **options)
-        call.parts += _parts(returned)
+        buffers = {quantity: options[name] for quantity, name in self.kernel.destinations.items()}
+        call.parts += _parts(written(returned, buffers))
         return returned
 
     def backward(self, *tensors: Any, **options: Any) -> Any:

@@ -61,7 +61,7 @@ def source(case: Case, property_: Property, subject: Subject, calls: list[Call])
         "statement": _in_docstring(property_.statement),
         "kernel": _in_docstring(f"{subject.kernel.name}, {subject.dtype}, {subject.device}"),
         "why": _in_docstring(case.message.splitlines()[0]),
-        "find": _finder(subject.kernel),
+        "find": _finder(subject.kernel) + _writing(subject.kernel),
         "give": textwrap.indent(subject.framework.script_gives, "    "),
         "take": textwrap.indent(subject.framework.script_takes, "    "),
         "differentiate": textwrap.indent(subject.framework.script_differentiates, "    "),
@@ -132,6 +132,27 @@ def _finder(kernel: Kernel) -> str:
         file = Path(str(kernel.file)).resolve()
         return f"sys.path.insert(0, {str(file.parent)!r})\nkernel = importlib.import_module({file.stem!r}).{attribute}"
     return f"from {kernel.module} import {attribute} as kernel"
+
+
+#: Lines by which a script takes the results that a kernel writes for those that a call returns.
+_WRITING = """
+
+called, destinations = kernel, $destinations
+
+
+def kernel(*tensors, **options):
+    \"\"\"Return the results of a call, those that it wrote into tensors it was given among them.\"\"\"
+    returned = called(*tensors, **options)
+    found = dict(zip(("output", "lse"), returned if isinstance(returned, tuple) else (returned,)))
+    return tuple({**found, **{quantity: options[name] for quantity, name in destinations.items()}}.values())
+
+
+kernel.backward_function = getattr(called, "backward_function", None)"""
+
+
+def _writing(kernel: Kernel) -> str:
+    """Return lines behind those of :func:`_finder` for a kernel that writes into tensors it is given, else nothing."""
+    return _WRITING.replace("$destinations", repr(dict(kernel.destinations))) if kernel.destinations else ""
 
 
 def _call(call: Call) -> str:

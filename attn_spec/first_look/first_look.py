@@ -43,7 +43,7 @@ def explain_failure(subjects: Sequence[Subject], failures: Mapping[str, str]) ->
     failed_calls.explain(subjects[0].kernel, failures.values())
     failed_calls.explain_class(subjects[0].kernel)
     for subject in subjects:
-        for kernel, cause, remedy in readings.presentations(subject.kernel):
+        for kernel, cause, remedy in (*readings.destinations(subject.kernel), *readings.presentations(subject.kernel)):
             seen = look(replace(subject, kernel=kernel))
             if seen is not None and seen.is_right:
                 raise MisfitError(subject.kernel, cause, remedy)

@@ -10,6 +10,7 @@ import numpy as np
 
 from attn_spec.first_look.misfit import MisfitError, declaring
 from attn_spec.first_look.plain_look import is_right
+from attn_spec.kernels.destinations import required
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Answer, Subject
@@ -60,6 +61,15 @@ def _is_right_as(other: str, subject: Subject, problem: Problem, output: np.ndar
     except ProblemError:  # head counts do not divide, or an option's tensor does not fit
         return False
     return is_right(subject, swapped, {"output": read("output", output)})
+
+
+def destinations(kernel: Kernel) -> Iterator[tuple[Kernel, str, str]]:
+    """Yield the kernel as one that writes into tensors it is given, with cause and remedy, if its parameters ask so."""
+    found = required(kernel.parameters, len(PRESENTATIONS[kernel.presentation].tensors))
+    if found and not kernel.destinations:
+        cause = f"it has {' and '.join(found.values())} without a default, to write its results into"
+        supports = kernel.supports | ({"lse"} & set(found))
+        yield replace(kernel, destinations=found, supports=supports), cause, declaring(kernel, destinations=found)
 
 
 def presentations(kernel: Kernel) -> Iterator[tuple[Kernel, str, str]]:

@@ -51,6 +51,7 @@ class Declaration(BaseModel):
     option_dtypes: dict[str, str]
     index_dtypes: dict[str, str]
     merge: str | None
+    destinations: dict[str, str]
     signatures: int | None
     known_defects: tuple[Defect, ...]
     slowness: float
@@ -80,6 +81,7 @@ def told(kernel: Kernel, attribute: str) -> dict[str, Any]:
         "supports": sorted(kernel.supports),
         "option_dtypes": dict(kernel.option_dtypes),
         "index_dtypes": dict(kernel.index_dtypes),
+        "destinations": dict(kernel.destinations),
         "known_defects": [asdict(defect) for defect in kernel.known_defects],
         "given": dict(kernel.given),
         "has_backward": kernel.backward_function is not None,
@@ -125,7 +127,7 @@ def kernel_of(
         raise KernelError(f"the kernel's process sent invalid parameters of the kernel: {error}") from None
     limits = {name: getattr(made.limits, name) for name in Limits.__dataclass_fields__}
     same = ("framework", "dtypes", "supports", "name", "devices", "presentation")
-    same += ("option_dtypes", "index_dtypes", "merge", "signatures", "known_defects", "slowness")
+    same += ("option_dtypes", "index_dtypes", "merge", "destinations", "signatures", "known_defects", "slowness")
     contract = made.contracts if made.contract is None else made.contract
     facts_of_it = {name: getattr(made, name) for name in same} | limits
     agreed = made.conventions if made.declared else {}

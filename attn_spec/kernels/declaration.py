@@ -12,6 +12,7 @@ from attn_spec.contract.contract import Contract, ContractError
 from attn_spec.contract.coverage import silences
 from attn_spec.contract.presets import UNDECLARED, as_contract
 from attn_spec.kernels.argument_names import is_number
+from attn_spec.kernels.destinations import SPELLINGS, required
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.kernel import DECLARABLE, FOUND, Kernel, KernelError, parameters_of
 from attn_spec.kernels.limits import MEASURED, Limits
@@ -88,9 +89,13 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
         dtypes = frameworks.framework(framework).usual
     except frameworks.FrameworkError as error:
         raise KernelError(str(error)) from error
+    count = len(PRESENTATIONS.get(declared.get("presentation", "BHSD"), PRESENTATIONS["BHSD"]).tensors)
+    destinations = required(parameters, count)
     named = {option for option, row in OPTIONS.items() if set(row.spellings) & set(parameters)}
     supports = {option for option in named if not OPTIONS[option].of or OPTIONS[option].of in named}
+    supports |= {"lse"} & set(destinations)
     defaults = {"framework": framework, "dtypes": dtypes, "contract": UNDECLARED, "supports": supports}
+    defaults |= {"destinations": destinations} if destinations else {}
     given = {key: value for key, value in declared.items() if value}
     given["supports"] = supports - without | set(given.get("supports", ()))
     return undeclared(kernel(**{**defaults, **given})(function), given.get("conventions", {}))
@@ -211,7 +216,21 @@ def _check(declared: Kernel) -> None:
         if value not in allowed:
             raise KernelError(f"{declared.name}: {name} must be one of {', '.join(allowed)}, not {value!r}")
     _check_presentation(declared)
+    _check_destinations(declared)
     _check_limits(declared)
+
+
+def _check_destinations(declared: Kernel) -> None:
+    """Raise :class:`KernelError` unless destinations are parameters of the function, for results that it has."""
+    given = declared.destinations
+    if not isinstance(given, Mapping) or set(given) - set(SPELLINGS):
+        raise KernelError(f"{declared.name}: destinations must be of {', '.join(SPELLINGS)}, not {given!r}")
+    if "lse" in given and "lse" not in declared.supports:
+        raise KernelError(f"{declared.name}: destinations has lse, which supports has not; declare both")
+    parameters = declared.parameters
+    takes_any = declared.builds or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    if unknown := [name for name in given.values() if name not in parameters and not takes_any]:
+        raise KernelError(f"{declared.name}: destinations names {unknown[0]}, which is no parameter of the function")
 
 
 def _check_presentation(declared: Kernel) -> None:

@@ -73,6 +73,9 @@ class Kernel:
     #: "mask" or "bias": the one tensor into which all masking options are written, for a callable that takes no other.
     #: With "mask" a bias stays separate. None passes each option on its own.
     merge: str | None = None
+    #: Parameters for tensors that the kernel writes its results into, by quantity: ``{"output": "out", "lse": "lse"}``.
+    #: Each call gives it new ones, which hold NaN. It returns nothing, or the same results, and has no autograd.
+    destinations: Mapping[str, str] = field(default_factory=dict)
     #: True if the function is ``build(shapes, dtypes, options) -> call(q, k, v, **tensors)``, called once for each
     #: signature. Shapes and dtypes are by the names of all tensors, options are the plain values by name.
     builds: bool = False

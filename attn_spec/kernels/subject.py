@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.kernels import memory, returned
+from attn_spec.kernels import destinations, memory, returned
 from attn_spec.kernels.argument_names import keyword_of
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull
 from attn_spec.kernels.global_state import restoring
@@ -96,8 +96,12 @@ class Subject:
         return PRESENTATIONS[self.kernel.presentation].placed(placement)
 
     def supports(self, *options: str) -> bool:
-        """Return whether the kernel declares every one of ``options``, or its framework provides it as an ability."""
-        return (self.kernel.supports | self.framework.abilities).issuperset(options)
+        """Return whether the kernel declares every one of ``options``, or its framework provides it as an ability.
+
+        No framework differentiates a call that writes into tensors it is given.
+        """
+        able = self.framework.abilities - ({"autograd"} if self.kernel.destinations else set())
+        return (self.kernel.supports | able).issuperset(options)
 
     def __call__(
         self, problem: Problem, *, arrange: Arrange = memory.unchanged, arrange_options: Arrange = memory.unchanged
@@ -112,7 +116,7 @@ class Subject:
         def answer(part: Problem) -> Answer:
             handed = self._handed(part)
             tensors, options = self._tensors(handed, arrange), self._options(part, handed, arrange_options)
-            return self._answer(part, handed, tensors, options, self._call(tensors, options))
+            return self._answer(part, handed, tensors, options, self._call(part, tensors, options))
 
         return self._joined(problem, answer)
 
@@ -205,7 +209,8 @@ class Subject:
                 cotangents.append(self._given(dL, self.contract.lse))
             holds = self.presentation.holds
             holding = {name: next((n for n in tensors if name in holds(n)), name) for name in names}
-            result, gradients = self._gradients(tensors, options, list(dict.fromkeys(holding.values())), cotangents)
+            holders = list(dict.fromkeys(holding.values()))
+            result, gradients = self._gradients(part, tensors, options, holders, cotangents)
             answers.append(self._answer(part, handed, tensors, options, result))
             for name, holder in holding.items():
                 found[name].append(self._gradient(part, name, holder, gradients.get(holder)))
@@ -213,13 +218,18 @@ class Subject:
         return self._whole(problem, answers), {name: self._used(problem, name, x) for name, x in whole.items()}
 
     def _gradients(
-        self, tensors: dict[str, Any], options: dict[str, Any], names: Sequence[str], cotangents: list[Any]
+        self,
+        part: Problem,
+        tensors: dict[str, Any],
+        options: dict[str, Any],
+        names: Sequence[str],
+        cotangents: list[Any],
     ) -> tuple[Any, dict[str, Any]]:
         """Return the results of a call and the gradients in ``names``, from the kernel's own function or from its
         framework.
         """
         if self.kernel.backward_function is not None:
-            return self._by_function(tensors, options, names, cotangents)
+            return self._by_function(part, tensors, options, names, cotangents)
         inputs = dict(tensors) | {name: options[self.kernel.keyword(name)] for name in names if name in OPTIONS}
         result, pull = self._record(tensors, options, {name: inputs[name] for name in names})
         returned.out_and_lse(result)
@@ -249,12 +259,17 @@ class Subject:
             return result, pull
 
     def _by_function(
-        self, tensors: dict[str, Any], options: dict[str, Any], names: Sequence[str], cotangents: list[Any]
+        self,
+        part: Problem,
+        tensors: dict[str, Any],
+        options: dict[str, Any],
+        names: Sequence[str],
+        cotangents: list[Any],
     ) -> tuple[Any, dict[str, Any]]:
         """Return the results of a call and the gradients from the kernel's own backward function, which returns all of
         them.
         """
-        out, lse = returned.out_and_lse(result := self._call(tensors, options))
+        out, lse = returned.out_and_lse(result := self._call(part, tensors, options))
         extra = {"dlse": cotangents[1]} if len(cotangents) > 1 else {}
         backward, given = self.kernel.backward_function, (cotangents[0], *tensors.values(), out, lse)
         with self._guarded("backward"):
@@ -273,11 +288,25 @@ class Subject:
         member = values if name == holder else self.presentation.member(name, values)
         return self.presentation.taken(problem, f"d{name}", member)
 
-    def _call(self, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
+    def _call(self, part: Problem, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
+        buffers = self._buffers(part)
+        named = {self.kernel.destinations[quantity]: x for quantity, x in buffers.items()}
         with self._guarded("call"):
-            result = self.kernel(*tensors.values(), **options)
-            self.framework.wait(self.device, result)
-            return result
+            result = self.kernel(*tensors.values(), **options, **named)
+            self.framework.wait(self.device, list(buffers.values()) or result)
+        held = {quantity: self.framework.held(x) for quantity, x in buffers.items()}
+        return destinations.written(result, held) if held else result
+
+    def _buffers(self, part: Problem) -> dict[str, Any]:
+        """Return new tensors for the results that the kernel writes into tensors it is given, by quantity."""
+        formats, poison = (
+            {"output": self.contract.output, "lse": self.contract.lse},
+            destinations.poison(self.conventions),
+        )
+        return {
+            quantity: self._given(np.full(self.presentation.shape(part, quantity), poison), formats[quantity])
+            for quantity in self.kernel.destinations
+        }
 
     @contextlib.contextmanager
     def _guarded(self, what: str) -> Iterator[None]:

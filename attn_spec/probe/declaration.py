@@ -50,6 +50,11 @@ def _lines(subjects: Sequence[Subject], presented: Finding) -> list[str]:
         f"    dtypes={dtypes!r},  # a plain call returns",
         *([f"    contract={promised.value!r},  # {promised.evidence}"] if promised.value else []),
         f"    presentation={presented.value!r},  # {presented.evidence}",
+        *(
+            [f"    destinations={kernel.destinations!r},  # parameters without a default"]
+            if kernel.destinations
+            else []
+        ),
         f"    supports={tuple(sorted(kernel.supports))!r},  # parameters of these names, and calls that return",
         *_of_conventions(agreed),
         ")",

@@ -79,6 +79,7 @@ def preflight(
     _check_device(kernel, device)
     _check_dtypes(kernel, dtypes)
     _check_backward(kernel)
+    _check_destinations(kernel)
     guard = contextlib.nullcontext if kernel.isolated else guard
     subjects = [Subject(kernel, dtype, device, call_limit, guard) for dtype in dtypes or kernel.dtypes]
     refused: dict[str, str] = {}
@@ -135,11 +136,34 @@ def _check_backward(kernel: Kernel) -> None:
 
     The declaration cannot check this, since ``@NAME.backward`` completes it later.
     """
-    able = kernel.backward_function is not None or "autograd" in kernel.library.abilities
+    able = kernel.backward_function is not None or _differentiates(kernel)
     if not able and (declared := sorted(kernel.supports & {"backward", "lse_backward"})):
         raise KernelError(
-            f"{kernel.name} declares {', '.join(declared)}, but {kernel.framework} carries no gradients; define "
+            f"{kernel.name} declares {', '.join(declared)}, but {_without_gradients(kernel)}; define "
             "its own with @NAME.backward, or leave them out"
+        )
+
+
+def _differentiates(kernel: Kernel) -> bool:
+    """Return whether the framework differentiates calls of a kernel."""
+    return "autograd" in kernel.library.abilities and not kernel.destinations
+
+
+def _without_gradients(kernel: Kernel) -> str:
+    """Return why the framework of a kernel does not differentiate its calls."""
+    return (
+        "a tensor that a call is given to write into carries no gradients"
+        if kernel.destinations
+        else f"{kernel.framework} carries no gradients"
+    )
+
+
+def _check_destinations(kernel: Kernel) -> None:
+    """Raise :class:`KernelError` if a kernel writes into tensors that its framework does not change."""
+    if kernel.destinations and "in_place" not in kernel.library.abilities:
+        raise KernelError(
+            f"{kernel.name} declares destinations, but tensors of {kernel.framework} cannot be written into; return "
+            "the results instead"
         )
 
 
@@ -176,7 +200,7 @@ def _refused(willing: Subject, option: str, problem: Problem) -> str | None:
     """Call the kernel as one that declares ``option``; return what its answer lacks. Raises :class:`Misbehaviour`."""
     match option:
         case "backward" if not willing.supports("autograd"):
-            return f"{willing.kernel.framework} carries no gradients, and it has no @NAME.backward"
+            return f"{_without_gradients(willing.kernel)}, and it has no @NAME.backward"
         case "backward":
             reached = willing.gradients(problem, np.ones(problem.output_shape))["dv"].any()
             return None if reached else "no gradient reaches v"
@@ -236,6 +260,7 @@ def _not_understood(kernel: Kernel) -> dict[str, str]:
     """Return the parameters of an undecorated callable that pass no option, which stay at their defaults."""
     told = [row for row in OPTIONS.values() if not row.of or row.of in kernel.supports]
     spellings = {spelling for row in (*told, *ABILITIES.values()) for spelling in row.spellings} | {"enable_gqa"}
+    spellings |= set(kernel.destinations.values())
     parameters = list(kernel.parameters.values())[len(PRESENTATIONS[kernel.presentation].tensors) :]
     named = [
         parameter.name

@@ -251,3 +251,36 @@ def test_a_kernel_that_attn_spec_builds_needs_it(folder, monkeypatch):
     path.write_text(NUMPY.replace("@kernel(", "@kernel(builds=True, "))
 
     assert run_alone(written, monkeypatch).startswith("attn-spec builds this kernel for each signature; install it")
+
+
+#: Attention that writes into tensors it is given; if WRONG, it leaves the last row.
+WRITING = """
+import numpy as np
+from attn_spec import kernel
+
+WRONG = True
+
+@kernel(framework="numpy", dtypes=("float32",), contract="fused", destinations={"output": "out"})
+def attention(q, k, v, *, out):
+    s = q @ k.swapaxes(-1, -2) / np.float32(q.shape[-1] ** 0.5)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    whole = slice(q.shape[2] - WRONG)
+    out[:, :, whole] = ((p / p.sum(-1, keepdims=True)) @ v)[:, :, whole]
+"""
+
+
+def test_a_script_reads_what_a_kernel_writes(folder, capsys):
+    path = folder / "mine.py"
+    path.write_text(WRITING)
+    subject = Subject(resolve("mine.py"), "float32")
+    _, case = search(PROPERTY, subject, PROFILES["smoke"], 0)
+    written = script.write(case, PROPERTY, subject, folder / "script.py")
+
+    for said, code in OUTCOMES:
+        with pytest.raises(SystemExit) as left:
+            runpy.run_path(str(written), run_name="__main__")
+        shown = capsys.readouterr().out
+        assert left.value.code == code, shown
+        assert said in shown
+        path.write_text(path.read_text().replace("WRONG = True", "WRONG = False"))
+        resolve("mine.py")

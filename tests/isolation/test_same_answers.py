@@ -18,8 +18,10 @@ from attn_spec.problem.options import OPTIONS
 from attn_spec.search.plain_calls import plain
 
 NUMPY, TORCH = (str(Path(__file__).with_name(f"spying_{kind}.py")) for kind in ("numpy", "torch"))
-#: With a backward function of its own, differentiated by PyTorch, built for each signature, one head at a time.
-SPECS = ("numpy_tiled", "torch_eager", f"{NUMPY}:built", f"{NUMPY}:one_head", f"{TORCH}:weights")
+#: With a backward function of its own, differentiated by PyTorch, built for each signature, writing into a tensor that
+#: it is given, one head at a time.
+SPECS = ("numpy_tiled", "torch_eager", *(f"{NUMPY}:{name}" for name in ("built", "writing", "one_head")))
+SPECS += (f"{TORCH}:weights",)
 
 isolated = functools.cache(foreign.isolated)
 

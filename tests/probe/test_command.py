@@ -7,10 +7,10 @@ import os
 import numpy as np
 from attn_spec import kernel
 
-def by_length(q, k, v, *, scale=None):
+def by_length(q, k, v, out, *, scale=None):
     s = np.einsum("bqhd,bkhd->bhqk", q, k) * np.asarray(q.shape[-1] ** -0.5 if scale is None else scale, q.dtype)
     p = np.exp(s - s.max(-1, keepdims=True))
-    return np.einsum("bhqk,bkhd->bqhd", p / p.sum(-1, keepdims=True), v)
+    out[...] = np.einsum("bhqk,bkhd->bqhd", p / p.sum(-1, keepdims=True), v)
 
 def no_attention(q, k, v):
     return q + 1
@@ -36,6 +36,7 @@ def test_a_declaration_is_printed_with_its_evidence(mine, attn_spec):
     assert done.returncode == 0, done.stderr
     assert "presentation='BSHD',  # it alone explains the answer" in done.stdout
     assert "contract='fp32',  # the first of" in done.stdout
+    assert "destinations={'output': 'out'},  # parameters without a default" in done.stdout
     assert "'scale'" in done.stdout
     assert "# float64: accumulator of p.v: float64" in done.stdout
 

@@ -78,6 +78,10 @@ class Framework(ABC):
         del tensor
         return ""
 
+    def held(self, tensor: Any) -> Any:
+        """Return a tensor that a call was given to write into, as one that the call returned."""
+        return tensor
+
     def missing(self, device: str) -> str:
         """Return why nothing can run on ``device``; an empty text if it can be used."""
         return "" if device == "cpu" else f"{self.name} has no device {device}; choose device cpu"
