@@ -31,6 +31,12 @@ def packed(subject: Subject, *needs: str, **drawn: Any) -> SearchStrategy[Proble
     return problems(subject, needs=("mask", *needs), without=without, mask=masks, **drawn)
 
 
+def of_few_queries(own: Subject) -> str:
+    """Return why documents in one row are not asked of a subject; empty if they are."""
+    limited = own.kernel.limits.query_lengths is not None
+    return "it takes some numbers of queries only, and a document has as many as keys" if limited else ""
+
+
 def documents(problem: Problem, entry: int) -> list[np.ndarray]:
     """Return the queries of each document of a batch entry, which are its keys too."""
     mask = np.broadcast_to(np.asarray(problem.mask), (problem.batch, 1, *problem.score_shape[2:]))[entry, 0]
@@ -55,6 +61,7 @@ def alone(problem: Problem, entry: int, places: np.ndarray) -> Problem:
     hunts="a document that sees the end of the one before, a mask asked once for a tile, mixed documents read as runs",
     needs=("mask",),
     problems=partial(packed, rotary=None),
+    not_applicable=of_few_queries,
 )
 def test_documents_in_one_row_are_each_attention_of_their_own(subject: Subject, problem: Problem) -> None:
     """The rows of a document, among others or alone, are the attention of its queries over its own keys.
@@ -75,6 +82,7 @@ def test_documents_in_one_row_are_each_attention_of_their_own(subject: Subject, 
     hunts="positions counted along the row, a restart that comes one token late, positions of queries alone restarted",
     needs=("mask", "rotary", *GIVEN),
     problems=lambda subject: packed(subject, "rotary", *GIVEN),
+    not_applicable=of_few_queries,
 )
 def test_positions_restart_with_each_document(subject: Subject, problem: Problem) -> None:
     """With positions that restart in each document, its rows are those of the document alone at counted positions."""

@@ -44,8 +44,9 @@ def kernel(
 
     Raises :class:`KernelError` for a declaration without these, for a bare ``@kernel``, and for an unknown name.
 
-    A presentation that carries lengths of sequences implies these options in ``supports``. ``facts`` are the fields of
-    :class:`Limits` and the fields of :class:`Kernel` that are no arguments here, except those in ``kernel.FOUND``.
+    A presentation that carries options, such as lengths of sequences, implies these in ``supports``. ``facts`` are the
+    fields of :class:`Limits` and the fields of :class:`Kernel` that are no arguments here, except those in
+    ``kernel.FOUND``.
     """
     if bare or framework is None or dtypes is None:
         raise KernelError(
@@ -64,7 +65,7 @@ def kernel(
             supports=frozenset(supports) | _carried(facts.get("presentation")),
             conventions=_conventions(conventions or {}),
             module=getattr(function, "__module__", None) or "",
-            **_with_limits(facts),
+            **_with_limits(facts | _option_dtypes(facts)),
         )
         _check(declared)
         return declared
@@ -171,6 +172,14 @@ def _carried(presentation: Any) -> frozenset[str]:
     return frozenset() if row is None else row.carries | row.asks_for
 
 
+def _option_dtypes(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the dtypes of options that are declared, with those that the presentation implies."""
+    row, declared = PRESENTATIONS.get(facts.get("presentation", "BHSD")), facts.get("option_dtypes", {})
+    if row is None or not row.option_dtypes or not isinstance(declared, Mapping):
+        return {}
+    return {"option_dtypes": {**row.option_dtypes, **declared}}
+
+
 def _contracts(declared: str | Contract | Mapping[str, str | Contract]) -> Contract | dict[str, Contract]:
     try:
         if isinstance(declared, Mapping):
@@ -245,6 +254,11 @@ def _check_presentation(declared: Kernel) -> None:
         raise KernelError(
             f"{declared.name}: a call in the presentation {declared.presentation} cannot pass a {declared.merge}, into "
             "which merge= writes other options; leave merge out"
+        )
+    if "states" in shown.carries and declared.conventions.lse_base != "e":
+        raise KernelError(
+            f"{declared.name}: log-sum-exps of states are natural, and lse_base={declared.conventions.lse_base!r} is "
+            "declared; convert them in a function around the merge"
         )
     of_heads = sorted({"gqa", "query_projection"} & declared.supports)
     if of_heads and shown.of_one_head:

@@ -134,7 +134,7 @@ class Limits:
         return self.query_lengths is not None or self.keys_reach_queries or self.equal_lengths or self.least_keys > 0
 
     def within(self, other: Limits) -> Limits:
-        """Return these limits with those that ``other``, of a presentation, sets to lengths, kv heads and options.
+        """Return these limits with those that ``other``, of a presentation, sets: to lengths, to numbers, to options.
 
         Raises :class:`ValueError` if no number of queries, or of kv heads, is within both.
         """
@@ -143,6 +143,7 @@ class Limits:
             query_lengths=_common("query_lengths", self.query_lengths, other.query_lengths),
             kv_heads=_common("kv_heads", self.kv_heads, other.kv_heads),
             equal_lengths=self.equal_lengths or other.equal_lengths,
+            largest=_least(self.largest, other.largest),
             always=tuple(dict.fromkeys((*self.always, *other.always))),
         )
 
@@ -208,7 +209,8 @@ class Limits:
 
     def _reasons_of_heads(self, problem: Problem) -> Iterator[str]:
         """Yield why the kernel does not take the widths and the number of the heads of a problem."""
-        if self.widths is not None and (problem.scored_width, problem.head_value_dim) not in self.widths:
+        width = problem.head_value_dim if problem.states else problem.scored_width  # a state has a value alone
+        if self.widths is not None and (width, problem.head_value_dim) not in self.widths:
             yield f"head dimensions must be among {self.head_dims}"
         if self.kv_heads is not None and problem.kv_heads not in self.kv_heads:
             yield f"the number of kv heads must be among {self.kv_heads}"
@@ -224,6 +226,11 @@ def _common(name: str, own: tuple[int, ...] | None, other: tuple[int, ...] | Non
     if not (common := tuple(n for n in other if n in own)):
         raise ValueError(f"{name}={own} has none of the numbers {other}")
     return common
+
+
+def _least(own: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the smaller of two largest numbers of each axis; without others the kernel's own stay unchanged."""
+    return {**own, **{axis: min(most, own.get(axis, most)) for axis, most in other.items()}} if other else own
 
 
 def measured(problem: Problem) -> dict[str, int]:

@@ -25,6 +25,8 @@ PAGE_SIZES = (16, 1, 4, 3)
 #: Tails that a table may have behind the pages of a sequence, by the convention ``table_tail``: a page of no sequence,
 #: pages of the sequence before it, -1, or the largest int32.
 TAILS = {"page": ("nobody", "stale"), "any": ("nobody", "stale", "minus_one", "largest")}
+#: Log-sum-exps that a state without keys may have, by the convention ``empty_state``.
+EMPTY_STATES = {"-inf": (-np.inf,), "either_inf": (-np.inf, np.inf)}
 #: Ways of stating a largest length: exactly, as the axis of the problem, or as a multiple of 128.
 LONGEST = ("exact", "axis", "rounded_up")
 
@@ -41,6 +43,8 @@ class Placement:
     tails: tuple[str, ...] = TAILS["page"]
     #: Ways of stating a largest length, one of which is chosen.
     longest: tuple[str, ...] = LONGEST
+    #: Log-sum-exps of states without keys, one of which is chosen for each such state.
+    empty_states: tuple[float, ...] = EMPTY_STATES["-inf"]
     #: True if sequences share the pages at their beginning that hold equal keys and values.
     shares_pages: bool = False
 

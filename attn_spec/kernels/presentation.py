@@ -6,7 +6,7 @@ In a presentation without the batch axis, or without batch and head axes, the ke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -53,6 +53,8 @@ class Presentation:
     carries: frozenset[str] = frozenset()
     #: Abilities that every call in the presentation asks for.
     asks_for: frozenset[str] = frozenset()
+    #: Dtypes of options that differ from those of the inputs unless a kernel declares others.
+    option_dtypes: Mapping[str, str] = field(default_factory=dict)
     #: Limits of the problems that a call can say, within which a kernel's own limits are.
     limits: Limits = Limits()  # noqa: RUF009 -- a frozen value
 
@@ -70,6 +72,10 @@ class Presentation:
     def differentiable(self) -> tuple[str, ...]:
         """Names of the arguments that may have gradients, in the order in which a backward function returns these."""
         return (*self.tensors, *(name for name in DIFFERENTIABLE if name in OPTIONS))
+
+    def input_of(self, name: str) -> str:
+        """Return an input that a tensor of a call holds, whose dtype it has."""
+        return self.holds(name)[0]
 
     def member(self, name: str, x: Any) -> Any:
         """Return the part of a tensor of a call, or of its gradient, that is the input ``name``."""

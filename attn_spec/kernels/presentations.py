@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from attn_spec.kernels.latent_calls import LatentCalls
@@ -11,6 +12,7 @@ from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.pages import CountedPages, ListedPages, Pages
 from attn_spec.kernels.places import Bounds, OneEach, Places, Rectangle, Segments
 from attn_spec.kernels.presentation import Presentation
+from attn_spec.kernels.states import Lists, Pairs, States
 
 
 def _presentation(says: str, *axes: str) -> Presentation:
@@ -39,6 +41,18 @@ def _latent(says: str, queries: Places, keys: Places, **further: Any) -> LatentC
     layout = Layout(queries.axes)
     return LatentCalls(
         says=says, layout=layout, queries=queries, keys=keys, limits=limits, asks_for=asks_for, **further
+    )
+
+
+def _states(says: str, of: type[States] = States, *, largest: Mapping[str, int] | None = None, **axes: Any) -> States:
+    """Return the row of a merge of states, which has one query for each token and head."""
+    return of(
+        says=says,
+        layout=Layout(("B", "H", "D")),
+        limits=Limits(query_lengths=(1,), always=("states", "bias"), largest=largest or {}),
+        asks_for=frozenset({"cross"}),
+        option_dtypes={"bias": "float32"},
+        **axes,
     )
 
 
@@ -172,5 +186,31 @@ PRESENTATIONS: dict[str, Presentation] = {
         CountedPages(),
         two_caches=True,
         queries_apart=True,
+    ),
+    "states": _states(
+        "a merge of attention states: outputs v [tokens, states, heads, dimension] and log-sum-exps s [tokens, states, "
+        "heads], as FlashInfer's merge_states"
+    ),
+    "states_first": _states(
+        "a merge of splits: outputs v [splits, tokens, heads, dimension] and log-sum-exps s [splits, tokens, heads]",
+        outputs=("N", "T", "H", "D"),
+        lses=("N", "T", "H"),
+    ),
+    "states_list": _states(
+        "a merge of as many states as each token has: outputs v [states, heads, dimension] and log-sum-exps s [states, "
+        "heads] of all tokens; indptr says which are whose, as FlashInfer's VariableLengthMergeStates",
+        Lists,
+    ),
+    "states_pair": _states(
+        "a merge of two states: v_a [tokens, heads, dimension], s_a [tokens, heads], v_b, s_b; as FlashInfer's "
+        "merge_state",
+        Pairs,
+        largest={"K": 2},
+    ),
+    "states_pair_ht": _states(
+        "states_pair with log-sum-exps [heads, tokens], as vLLM's merge_attn_states",
+        Pairs,
+        largest={"K": 2},
+        lses=("H", "T"),
     ),
 }

@@ -23,7 +23,7 @@ from attn_spec.kernels.global_state import restoring
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process, failed
-from attn_spec.kernels.placement import PAGE_SIZES, TAILS, Placement
+from attn_spec.kernels.placement import EMPTY_STATES, PAGE_SIZES, TAILS, Placement
 from attn_spec.kernels.presentation import Handed, Presentation
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.time_limit import OutOfTime, time_limit
@@ -92,7 +92,8 @@ class Subject:
     def presentation(self) -> Presentation:
         """Presentation in which the kernel is given its tensors."""
         sizes, tails = self.kernel.limits.page_sizes or PAGE_SIZES, TAILS[self.conventions.table_tail]
-        placement = Placement(**{"page_sizes": sizes, "tails": tails, **self.choices})
+        drawn = {"page_sizes": sizes, "tails": tails, "empty_states": EMPTY_STATES[self.conventions.empty_state]}
+        placement = Placement(**{**drawn, **self.choices})
         return PRESENTATIONS[self.kernel.presentation].placed(placement)
 
     def supports(self, *options: str) -> bool:
@@ -360,10 +361,8 @@ class Subject:
 
     def _tensors(self, handed: Handed, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
         names = self.presentation.tensors
-        return {
-            n: arrange(self._given(handed.tensors[n], dtype_of(self.dtypes, self.presentation.holds(n)[0])))
-            for n in names
-        }
+        dtypes = {n: dtype_of(self.dtypes, self.presentation.input_of(n)) for n in names}
+        return {n: arrange(self._given(handed.tensors[n], dtype)) for n, dtype in dtypes.items()}
 
     def _given(self, values: np.ndarray, dtype: str) -> Any:
         """Return a new tensor of the kernel's framework."""

@@ -38,7 +38,7 @@ ABILITIES: dict[str, Ability] = {
     ),
     "dv": Ability(
         says="the value dimension may differ from the head dimension",
-        is_used=lambda p: p.head_dim != p.value_dim,
+        is_used=lambda p: p.head_dim != p.value_dim and not p.states,
         weight=2,
     ),
     "head_widths": Ability(

@@ -168,6 +168,13 @@ class Conventions:
         behind_lengths=True,
         shows=lambda p: p.has_lengths and not p.there.all(),
     )
+    empty_state: str = convention(
+        says="LSE of a state without keys, as a merge of states is given it.",
+        choices={"-inf": "the logarithm of no sum", "either_inf": "-inf, or +inf as flash-attention 2 writes it"},
+        default="-inf",
+        of="states",
+        shows=lambda p: p.states and not p.visible.all(),
+    )
     deterministic: bool = convention(
         says="Whether two equal calls agree bit for bit.",
         choices={True: "equal calls, equal bits", False: "each call may round in another order"},

@@ -248,8 +248,10 @@ class Problem(Sequences):
         """Return a copy with other numbers in q, k or v, by name.
 
         Under ``latent`` v becomes the first columns of the given k. If v is given without k, these columns of k become
-        the given v.
+        the given v. Under ``states`` q and k stay 0.
         """
+        if self.states:
+            inputs |= {name: np.zeros_like(x) for name, x in inputs.items() if name != "v"}
         if self.latent and "k" in inputs:
             inputs["v"] = inputs["k"][..., : self.value_dim]
         elif self.latent and "v" in inputs:

@@ -79,6 +79,11 @@ def ties_values(row: Option) -> bool:
     return row.ties_values
 
 
+def lacks_products(row: Option) -> bool:
+    """Return whether the option says that q and k are 0, so that neither has any influence."""
+    return row.lacks_products
+
+
 def bends_scores(row: Option) -> bool:
     """Return whether the score is not one product of operands that have q and k as factors."""
     return not (row.is_product and OPTIONS.get(row.of, row).is_product)

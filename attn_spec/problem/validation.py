@@ -77,6 +77,12 @@ def _check_tie(p: Any) -> None:
         )
 
 
+def _check_no_products(p: Any) -> None:
+    """Raise :class:`ProblemError` unless q and k of a problem with ``states`` are 0."""
+    if p.q.any() or p.k.any():
+        raise ProblemError("states=True says that q and k are 0, since a state's score is its bias; leave states out")
+
+
 def check_options(p: Any) -> None:
     """Raise :class:`ProblemError` unless every option has an allowed value and the options can be combined."""
     _check_scores(p)
@@ -87,6 +93,8 @@ def check_options(p: Any) -> None:
             raise ProblemError(f"{name} {reason}")
     if p.latent:
         _check_tie(p)
+    if p.states:
+        _check_no_products(p)
 
 
 def _check_scores(p: Any) -> None:

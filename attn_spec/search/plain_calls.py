@@ -116,6 +116,7 @@ def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
     keys = 0 if "empty" in shaped else keys
     tied = any(OPTIONS[name].ties_values for name in shaped & set(OPTIONS))
     head_dim, value_dim = _plain_dims(limits, unequal="dv" in shaped, tied=tied)
+    lacking = any(OPTIONS[name].lacks_products for name in shaped & set(OPTIONS))
     rng = np.random.default_rng(0)
 
     def normal(heads: int, length: int, dim: int) -> bits.Values:
@@ -134,7 +135,10 @@ def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
     )
     if tied:
         problem = problem.replace(v=problem.k[..., :value_dim])
-    return problem.replace(**{name: used(name, problem) for name in limits.always if name in OPTIONS})
+    always = {name: used(name, problem) for name in limits.always if name in OPTIONS}
+    if lacking:
+        always |= {"q": np.zeros_like(problem.q[..., :1]), "k": np.zeros_like(problem.k[..., :1])}
+    return problem.replace(**always)
 
 
 def _plain_dims(limits: Limits, *, unequal: bool, tied: bool) -> tuple[int, int]:

@@ -47,10 +47,11 @@ class PlainCallError(KernelError):
         kernel = subjects[0].kernel
         dtypes = {reason: [dtype for dtype in failures if failures[dtype] == reason] for reason in failures.values()}
         reasons = "\n".join(f"  {', '.join(found)}: {reason}" for reason, found in dtypes.items())
-        shape = subjects[0].presentation.shape(plain(kernel, "float32"), "q")
+        shown, problem = subjects[0].presentation, plain(kernel, "float32")
+        given = ", ".join(f"{name} of shape {shown.shape(problem, name)}" for name in shown.tensors)
         super().__init__(
             f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
-            f"It is given q, k, v of shape {shape} ({kernel.presentation}); if it needs more, wrap it in a function "
+            f"It is given {given} ({kernel.presentation}); if it needs more, wrap it in a function "
             "that passes the rest"
         )
 

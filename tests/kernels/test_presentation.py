@@ -165,7 +165,7 @@ def test_a_bias_that_is_merged_with_a_larger_mask_has_no_gradient_of_its_own():
 
 
 #: The files that know in which order a kernel sees the axes of its tensors.
-HOME = {f"attn_spec/kernels/{name}.py" for name in ("layout", "places", "presentation", "presentations")}
+HOME = {f"attn_spec/kernels/{name}.py" for name in ("layout", "places", "presentation", "presentations", "states")}
 #: Words of a layout that others may ask for: a shape names no axis.
 ASKED = {"shape"}
 ORDERS = ("BHSD", "BSHD", "BHS")

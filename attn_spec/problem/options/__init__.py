@@ -22,11 +22,12 @@ from attn_spec.problem.options.option_fields import option
 from attn_spec.problem.options.rotary import Rotary
 from attn_spec.problem.options.scores import Scores
 from attn_spec.problem.options.sinks import Sinks
+from attn_spec.problem.options.states import States
 from attn_spec.problem.options.terms import Terms
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Options(Latent, Sinks, Dropout, Linear, Layer, Rotary, Scores, Terms, Lengths, Masking):
+class Options(States, Latent, Sinks, Dropout, Linear, Layer, Rotary, Scores, Terms, Lengths, Masking):
     """All options of a problem; the fields of the last base come first.
 
     Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> - slope * distance -> mask``. Weights are the

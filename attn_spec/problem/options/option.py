@@ -81,6 +81,8 @@ class Option:
     moves_diagonal: bool = False
     #: True if the option says that the values are columns of the keys, so that neither changes alone.
     ties_values: bool = False
+    #: True if the option says that q and k are 0, so that scores have no products.
+    lacks_products: bool = False
     #: Axis, "Q" or "K", whose length the numbers of an integer tensor may reach; patterns of the tensor are told that
     #: length. Empty for other options.
     up_to: str = ""

@@ -163,6 +163,7 @@ class Recipe(Options):
     kv_heads: int = 1
     query_length: int = 1
     key_length: int = 1
+    #: Width of queries and keys; always 1 with ``states``, whose products have no influence.
     head_dim: int = 1
     value_dim: int = 1
     #: Length of ``score_vector``, or width of a layer's queries.
@@ -187,6 +188,8 @@ class Recipe(Options):
         if (reason := refusal(self.dtypes)) is not None:
             raise RecipeError(f"dtypes {reason}")
         object.__setattr__(self, "dtypes", simplified(self.dtypes))
+        if self.states:
+            object.__setattr__(self, "head_dim", 1)
         for name in self.regime.split("+"):
             if name not in REGIMES:
                 raise RecipeError(f"unknown regime {name!r}; known are {', '.join(REGIMES)}")
@@ -205,6 +208,10 @@ class Recipe(Options):
             draft.tie(values=any(name in VALUE_REGIMES for name in self.regime.split("+")))
         if self.shift:
             draft.shift(self.shift)
+        options = self._options()
+        if self.states:
+            options["bias"] = self._of_states(draft, options["bias"])
+            draft.q, draft.k = np.zeros_like(draft.q), np.zeros_like(draft.k)
         q, k = (self._rounded(name, self.size * x) for name, x in (("q", draft.q), ("k", draft.k)))
         v = k[..., : self.value_dim] if self.latent else self._rounded("v", self.value_size * draft.v)
         return Problem(
@@ -213,8 +220,14 @@ class Recipe(Options):
             v=v,
             dtypes=self.dtypes,
             recipe=self,
-            **self._options(),
+            **options,
         )
+
+    def _of_states(self, draft: fills.Draft, bias: np.ndarray | None) -> bits.Values:
+        """Return log-sum-exps of states as a bias: the scores that q and k would have, and the bias of the recipe."""
+        k = np.repeat(draft.k, draft.q.shape[1] // draft.k.shape[1], axis=1)
+        scores = self.size**2 * draft.scale * (draft.q @ k.swapaxes(-1, -2))
+        return self._rounded("bias", scores if bias is None else scores + bias)
 
     @property
     def dtype(self) -> str:

@@ -1,0 +1,206 @@
+"""Merges of attention states: what a call is handed, what it cannot say, and that its answer is that of the problem."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from attn_spec import kernel
+from attn_spec.emulation.kernels import emulate
+from attn_spec.emulation.sound import PRECISE
+from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.limits import Limits
+from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
+from attn_spec.problem.problem import Problem
+from attn_spec.problem.validation import ProblemError
+from attn_spec.search.assertions import judged
+from attn_spec.search.drawing.regimes import Recipe
+from attn_spec.search.preflight import PlainCallError, preflight
+
+SHAPE = {"batch": 4, "query_heads": 2, "kv_heads": 2, "key_length": 3, "value_dim": 5, "states": True}
+PROBLEM = Recipe(**SHAPE, bias="normal@BHQK", mask="random@BHQK", seed=3).problem()
+PAIR = PROBLEM.take("K", [0, 1])
+NAMES = [name for name, row in PRESENTATIONS.items() if "states" in row.carries]
+EMPTY = ~PROBLEM.visible[:, :, 0]
+
+
+def declared(presentation, function=lambda *tensors: tensors, **further):
+    return kernel(
+        name="merge", framework="numpy", dtypes=("float32",), supports=("lse",), presentation=presentation, **further
+    )(function)
+
+
+def merged(v, s):
+    """Merge states along the first axis, in float64."""
+    top = s.max(axis=0, initial=-np.inf)
+    weights = np.exp(s - np.where(np.isneginf(top), 0.0, top))
+    total = weights.sum(axis=0)
+    out = (weights[..., None] * np.where(weights[..., None] == 0, 0.0, v)).sum(axis=0)
+    with np.errstate(divide="ignore"):
+        return out / np.where(total == 0, 1.0, total)[..., None], top + np.log(total)
+
+
+def right(name):
+    """Return a merge in NumPy of calls in a presentation."""
+
+    def stack(v, s):
+        return merged(v.swapaxes(0, 1), s.swapaxes(0, 1))
+
+    def pair(v_a, s_a, v_b, s_b):
+        return merged(np.stack([v_a, v_b]), np.stack([s_a, s_b]))
+
+    def pair_ht(v_a, s_a, v_b, s_b):
+        out, lse = pair(v_a, s_a.T, v_b, s_b.T)
+        return out, lse.T
+
+    def listed(v, s, *, indptr):
+        parts = [merged(v[a:b], s[a:b]) for a, b in itertools.pairwise(indptr)]
+        return np.stack([o for o, _ in parts]), np.stack([lse for _, lse in parts])
+
+    called = {"states": stack, "states_first": merged, "states_pair": pair, "states_pair_ht": pair_ht}
+
+    def rounding(*tensors, **further):
+        wide = [x.astype(np.float64) for x in tensors]
+        return tuple(x.astype(np.float32) for x in (called | {"states_list": listed})[name](*wide, **further))
+
+    rounding.__wrapped__ = called.get(name, listed)
+    return rounding
+
+
+def test_an_option_says_that_scores_are_biases_alone():
+    assert not PROBLEM.q.any()
+    assert not PROBLEM.k.any()
+    assert PROBLEM.q.shape == (4, 2, 1, 1)
+    assert {"states", "bias", "mask"} <= PROBLEM.options()
+    assert "dv" not in PROBLEM.options()
+    with pytest.raises(ProblemError, match="q and k are 0"):
+        PROBLEM.replace(k=np.ones_like(PROBLEM.k))
+    assert not PROBLEM.with_inputs(k=np.ones_like(PROBLEM.k)).k.any()
+
+
+@pytest.mark.parametrize("regime", ["rising_100", "ties", "huge"])
+def test_log_sum_exps_are_the_scores_that_a_regime_would_have(regime):
+    shape = {**SHAPE, "batch": 1, "regime": regime, "seed": 7}
+    plain = Recipe(**{**shape, "states": False}).problem()
+
+    scores = plain.q @ plain.k.swapaxes(-1, -2)
+
+    assert np.allclose(Recipe(**shape).problem().bias, scores, rtol=1e-6)
+
+
+def test_each_token_and_head_is_given_its_states():
+    handed = PRESENTATIONS["states"].handed(PROBLEM).tensors
+
+    assert handed["v"].shape == (4, 3, 2, 5)
+    assert (handed["v"][3, 1, 0] == PROBLEM.v[3, 0, 1]).all()
+    assert (np.isneginf(handed["s"]) == EMPTY.swapaxes(1, 2)).all()
+    assert (handed["s"][~EMPTY.swapaxes(1, 2)] == PROBLEM.bias[:, :, 0].swapaxes(1, 2)[~EMPTY.swapaxes(1, 2)]).all()
+
+
+def test_a_pair_that_lacks_a_state_has_an_empty_one():
+    handed = PRESENTATIONS["states_pair_ht"].handed(PROBLEM.take("K", [0])).tensors
+
+    assert np.isneginf(handed["s_b"]).all()
+    assert not handed["v_b"].any()
+    assert handed["s_a"].shape == (2, 4)
+    assert handed["v_a"].shape == (4, 2, 5)
+
+
+def test_lists_have_the_states_of_each_token_and_poison_behind_them():
+    counted = PROBLEM.replace(mask=None, seqused_k=np.array([2, 0, 3, 1]).reshape(4, 1, 1, 1))
+
+    handed = PRESENTATIONS["states_list"].handed(counted, unread=True)
+
+    assert handed.further["indptr"].tolist() == [0, 2, 2, 5, 6]
+    assert (handed.tensors["v"][2] == counted.v[2, :, 0]).all()
+    assert len(handed.tensors["v"]) > 6
+    assert not np.isin(handed.tensors["v"][6:], counted.v[1]).all() or np.isnan(handed.tensors["v"][6:]).all()
+
+
+def test_an_empty_state_may_be_plus_infinity_only_if_that_is_declared():
+    given = {
+        choice: Subject(declared("states", conventions={"empty_state": choice}), "float32")
+        ._handed(PROBLEM)
+        .tensors["s"]
+        for choice in ("-inf", "either_inf")
+    }
+
+    assert not np.isposinf(given["-inf"]).any()
+    assert np.isposinf(given["either_inf"]).any()
+    assert (np.isinf(given["either_inf"]) == np.isneginf(given["-inf"])).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_right_merge_is_within_its_bound_and_a_wrong_one_is_not(name):
+    problem = PAIR if "pair" in name else PROBLEM
+    subject = Subject(declared(name, right(name), contract="fp32"), "float32")
+    answer = subject(problem)
+
+    assert not judged(subject, problem, answer).refuted
+    assert answer["output"].shape == (4, 2, 1, 5)
+    assert judged(subject, problem, answer | {"output": answer["output"] * (1 + 1e-4)}).refuted
+    assert judged(subject, problem, answer | {"lse": answer["lse"] + 1e-4}).refuted
+
+
+def test_executed_arithmetic_merges_stacks():
+    made = emulate("merge", PRECISE, supports=("lse",), presentation="states", contract="fused")
+    subject = Subject(made, "float32")
+
+    assert not judged(subject, PROBLEM, subject(PROBLEM)).refuted
+    with pytest.raises(NotImplementedError, match="not on pairs"):
+        PRESENTATIONS["states_pair"].apart()
+
+
+def test_log_sum_exps_are_of_float32_beside_outputs_of_half():
+    half = kernel(framework="torch", dtypes=("float16",), presentation="states")(lambda v, s: v[:, 0])
+
+    tensors = Subject(half, "float16")._tensors(Subject(half, "float16")._handed(PROBLEM))
+
+    assert half.option_dtypes == {"bias": "float32"}
+    assert [str(x.dtype) for x in tensors.values()] == ["torch.float16", "torch.float32"]
+
+
+@pytest.mark.parametrize(
+    ("declaration", "text"),
+    [
+        ({"supports": ("scale",)}, "cannot pass scale, since a state has nothing but"),
+        ({"supports": ("backward",)}, "cannot pass backward, since no gradients of states"),
+        ({"conventions": {"lse_base": "2"}}, "log-sum-exps of states are natural"),
+        ({"query_lengths": (4,)}, "query_lengths"),
+    ],
+)
+def test_what_a_merge_cannot_declare(declaration, text):
+    with pytest.raises(KernelError, match=text):
+        kernel(framework="numpy", dtypes=("float32",), presentation="states", **declaration)(merged)
+
+
+def test_limits_are_within_those_of_a_presentation():
+    own = Limits(largest={"K": 5, "B": 7}, always=("bias",), head_dims=(64,))
+
+    within = own.within(PRESENTATIONS["states_pair"].limits)
+
+    assert within.largest == {"K": 2, "B": 7}
+    assert within.always == ("bias", "states")
+    assert within.query_lengths == (1,)
+    assert "head dimensions" in within.refusal(PAIR)
+    assert not within.refusal(PAIR.replace(v=np.zeros((4, 2, 2, 64))))
+    assert "at most 2" in within.refusal(PROBLEM.replace(v=np.zeros((4, 2, 3, 64))))
+
+
+def test_a_merge_that_cannot_be_called_is_told_what_it_is_given():
+    def wrong(q, k, v):
+        raise TypeError("three tensors")
+
+    with pytest.raises(
+        PlainCallError, match=r"It is given v of shape \(1, 8, 2, 16\), s of shape \(1, 8, 2\) \(states\)"
+    ):
+        preflight(declared("states", wrong))
+
+
+def test_json_keeps_states():
+    assert Problem.from_json(PROBLEM.to_json()).states
+    assert bits.identical(
+        Recipe(**SHAPE, bias="normal@BHQK", mask="random@BHQK", seed=3).problem().bias, PROBLEM.bias
+    ).all()
