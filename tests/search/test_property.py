@@ -47,6 +47,7 @@ FAMILIES = [
     "sinks",
     "softmax",
     "special_values",
+    "states",
     "statistics",
     "temperature",
     "window_sinks",
