@@ -45,7 +45,7 @@ def block(
             f"  problem   {problem}",
             *_small_tensors(case.problem),
             *_why(case),
-            *(case.worst.lines() if case.worst else []),
+            *(case.worst.lines(of_states=case.problem.states) if case.worst else []),
             *([_chance(property_, verdict)] if property_.false_alarm else []),
             f"  source    {property_.source}",
             *([f"  replay    attn-spec replay {case.id}"] if is_stored else []),
@@ -69,8 +69,11 @@ def _chance(property_: Property, verdict: Verdict) -> str:
 
 
 def _small_tensors(problem: Problem) -> list[str]:
-    """Return a line for each of q, k and v if all are small and the problem's repr omits them, else none."""
-    named = {name: getattr(problem, name) for name in ("q", "k", "v")}
+    """Return a line for each of q, k and v if all are small and the problem's repr omits them, else none.
+
+    A merge of attention states has no q and k, but the log-sum-exps of its states as a bias.
+    """
+    named = {name: getattr(problem, name) for name in (("v", "bias") if problem.states else ("q", "k", "v"))}
     if problem.recipe is None or not all(0 < array.size <= FEW for array in named.values()):
         return []
     lines = [f"  {name:<8}  {' '.join(f'{x:.6g}' for x in array.ravel())}" for name, array in named.items()]

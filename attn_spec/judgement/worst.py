@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,6 +12,8 @@ from attn_spec.problem.quantities import QUANTITIES
 
 #: Axes of quantities, in words.
 _AXES = {"B": "batch entry", "H": "head", "G": "kv head", "Q": "row", "K": "key", "D": "column", "V": "column"}
+#: The same of a merge of attention states, which has one query for each token and head.
+_AXES_OF_STATES = {"B": "token", "H": "head", "D": "column", "V": "column"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,22 +51,26 @@ class WorstElement:
     @property
     def place(self) -> str:
         """Index in words; empty for the gradient of a parameter, whose axes have no such names."""
-        axes = QUANTITIES[self.quantity].axes
-        if set(axes) - set(_AXES):
-            return ""
-        return ", ".join(f"{_AXES[axis]} {i}" for axis, i in zip(axes, self.index, strict=False))
+        return "" if set(QUANTITIES[self.quantity].axes) - set(_AXES) else self._in_words(_AXES)
 
-    def lines(self, shown: tuple[int, ...] | None = None) -> list[str]:
+    def _in_words(self, words: Mapping[str, str]) -> str:
+        """Return the index along the axes that have a word."""
+        at = zip(QUANTITIES[self.quantity].axes, self.index, strict=False)
+        return ", ".join(f"{words[axis]} {i}" for axis, i in at if axis in words)
+
+    def lines(self, shown: tuple[int, ...] | None = None, *, of_states: bool = False) -> list[str]:
         """Return lines that give the place, the answer, the truth, and the error beside the allowed error.
 
-        ``shown`` is the index in a tensor whose axes have another order.
+        ``shown`` is the index in a tensor whose axes have another order. ``of_states`` says that the problem is a merge
+        of attention states, whose batch entries are tokens.
         """
         index, quantity = ", ".join(map(str, shown or self.index)), QUANTITIES[self.quantity]
         rows = f", in {self.rows} row{'s' * (self.rows != 1)}" if quantity.has_rows else ""
         bound = f"{quantity.made_by} bound"
+        place = self._in_words(_AXES_OF_STATES) if of_states else self.place
         return [
             f"  element   {self.quantity}[{index}]; {self.outside} of {self.elements} are outside{rows}",
-            *([f"  place     {place}"] if (place := self.place) else []),
+            *([f"  place     {place}"] if place else []),
             f"  got       {_both(self.got)}",
             f"  truth     {_both(self.truth)} +- {_short(self.radius)}",
             f"  error     {_short(self.ulps)} ulp; allowed {_short(self.allowed)} by the {bound} of the contract",
