@@ -71,7 +71,8 @@ def emulate(
 
     def attention(*inputs: Any, **options: Any) -> Any:
         buffers = {quantity: options.pop(name) for quantity, name in made.destinations.items()}
-        q, k, v = shown.apart(*inputs, **options)
+        (q, k, v), begun = shown.begun(inputs, options)
+        options = dict(begun)
         dtype = of(v).dtype_of(v)
         contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         projects = options.get("query_projection") is not None

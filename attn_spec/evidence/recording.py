@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.kernels.argument_names import keyword_of
 from attn_spec.kernels.destinations import written
 from attn_spec.kernels.frameworks.framework import FrameworkError, Pull, of, values_of
 from attn_spec.kernels.kernel import Kernel
@@ -42,11 +43,15 @@ class Call:
     parts: list[np.ndarray] = field(default_factory=list)
     #: Place of each gradient in ``parts``, by its name.
     gradients: dict[str, int] = field(default_factory=dict)
+    #: Values after the call of the tensors that it must change, by their places.
+    promised: dict[int, Given] = field(default_factory=dict)
+    #: Values that the call left in these tensors.
+    left: list[np.ndarray] = field(default_factory=list)
 
     @property
     def digest(self) -> str:
-        """Digest of the bits of all returned tensors."""
-        return hashlib.sha256(b"".join(part.tobytes() for part in self.parts)).hexdigest()[:16]
+        """Digest of the bits of all returned tensors, and of those that the call must change."""
+        return hashlib.sha256(b"".join(part.tobytes() for part in (*self.parts, *self.left))).hexdigest()[:16]
 
     def add(self, name: str, tensor: Any) -> None:
         """Append a gradient to the returned tensors, unless it is no tensor."""
@@ -69,9 +74,11 @@ class Recorder:
         if self.is_inside:
             return self.kernel(*tensors, **options)
         call = self.begin("forward", tensors, options)
+        call.promised = _promised(self.kernel, call)
         returned = self.kernel(*tensors, **options)
         buffers = {quantity: options[name] for quantity, name in self.kernel.destinations.items()}
         call.parts += _parts(written(returned, buffers))
+        call.left = [values_of(tensors[place]) for place in call.promised]
         return returned
 
     def backward(self, *tensors: Any, **options: Any) -> Any:
@@ -137,6 +144,17 @@ def recorded(subject: Subject) -> tuple[Recorded, list[Call]]:
         kernel = replace(kernel, backward_function=recorder.backward)
     given = {item.name: getattr(subject, item.name) for item in fields(Subject)}
     return Recorded(**{**given, "kernel": kernel}, recorder=recorder), recorder.calls
+
+
+def _promised(kernel: Kernel, call: Call) -> dict[int, Given]:
+    """Return the values after a call of the tensors that it must change, by their places."""
+    shown = PRESENTATIONS[kernel.presentation]
+    places = {name: place for place, name in enumerate(shown.tensors)}
+    given = {name: call.tensors[place].values for name, place in places.items()}
+    words = {name: call.options.get(keyword_of(name, kernel.parameters) or name) for name in shown.says_where}
+    where = {name: x.values for name, x in words.items() if isinstance(x, Given)}
+    promised = shown.promised(given, where)
+    return {places[name]: Given(x, call.tensors[places[name]].dtype) for name, x in promised.items()}
 
 
 def _parts(returned: Any) -> list[np.ndarray]:

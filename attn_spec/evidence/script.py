@@ -69,6 +69,7 @@ def source(case: Case, property_: Property, subject: Subject, calls: list[Call])
         "worst_call": ", ".join(map(str, _worst_call(case.worst, subject.presentation, calls))),
         "worst": pprint.pformat(_plain(case.worst), sort_dicts=False) if case.worst else "None",
         "calls": ",\n".join(_call(call) for call in calls),
+        "promised": _promised(calls),
     }
     return TEMPLATE.substitute(facts)
 
@@ -161,6 +162,16 @@ def _call(call: Call) -> str:
     cotangents = ",\n      ".join(_literal(tensor) for tensor in call.cotangents)
     asked = f",\n     {call.wrt}, [{cotangents}], {call.passes}" if call.do == "differentiated" else ""
     return f"    ({call.do}, {call.digest!r}, [{tensors}],\n     {{{options}}}{asked})"
+
+
+def _promised(calls: list[Call]) -> str:
+    """Return the tensors that calls must change, by number of the call and place, with what they must hold after it."""
+    every = {number: call.promised for number, call in enumerate(calls) if call.promised}
+    found = (
+        f"    {number}: {{{', '.join(f'{place}: {_literal(x)}' for place, x in promised.items())}}}"
+        for number, promised in every.items()
+    )
+    return "{\n" + ",\n".join(found) + "\n}" if every else "{}"
 
 
 def _literal(value: Any) -> str:

@@ -36,7 +36,7 @@ def explain_places(kernel: Kernel) -> None:
     """
     if not (found := like_places(kernel.parameters)):
         return
-    rows = {name: row.says_where for name, row in PRESENTATIONS.items() if row.says_where}
+    rows = {name: row.recognised_by for name, row in PRESENTATIONS.items() if row.says_where}
     if (own := named_by(kernel.parameters, rows)) is not None:
         cause = (
             f"its parameters {', '.join(found)} are those of the presentation {own}, in which a plain call is not right"

@@ -15,6 +15,10 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "max_seqlen_q": ("max_q",),
     "max_seqlen_k": ("max_k", "max_seqlen_kv"),
     "block_table": ("page_table", "block_tables"),
+    "k_cache": ("key_cache",),
+    "v_cache": ("value_cache",),
+    "k_new": ("k", "key"),
+    "v_new": ("v", "value"),
     "seqused_k": OPTIONS["seqused_k"].spellings,
     "seqused_q": OPTIONS["seqused_q"].spellings,
 }
@@ -43,12 +47,12 @@ def keyword_of(name: str, parameters: Mapping[str, inspect.Parameter]) -> str | 
     return None if found is None and is_number(name) and not takes_any else found or name
 
 
-def named_by(parameters: Collection[str], says_where: Mapping[str, tuple[str, ...]]) -> str | None:
+def named_by(parameters: Collection[str], recognised_by: Mapping[str, tuple[str, ...]]) -> str | None:
     """Return the presentation whose arguments are parameters of a callable, that with the most; None if there is none.
 
-    ``says_where`` has the arguments of each presentation. Those that are one integer may be missing.
+    ``recognised_by`` has the arguments of each presentation. Those that are one integer may be missing.
     """
-    needed = {name: [one for one in every if not is_number(one)] for name, every in says_where.items()}
+    needed = {name: [one for one in every if not is_number(one)] for name, every in recognised_by.items()}
     own = {
         name: len(every)
         for name, every in needed.items()

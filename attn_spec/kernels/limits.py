@@ -143,6 +143,7 @@ class Limits:
             query_lengths=_common("query_lengths", self.query_lengths, other.query_lengths),
             kv_heads=_common("kv_heads", self.kv_heads, other.kv_heads),
             equal_lengths=self.equal_lengths or other.equal_lengths,
+            keys_reach_queries=self.keys_reach_queries or other.keys_reach_queries,
             largest=_least(self.largest, other.largest),
             always=tuple(dict.fromkeys((*self.always, *other.always))),
         )

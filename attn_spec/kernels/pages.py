@@ -29,6 +29,9 @@ class Pages(Places):
     axes: tuple[str, ...] = ("pages", "size", "H", "D")
     #: True if a number that is at least the largest length is passed, ``max_seqlen_k``.
     states_longest: bool = True
+    #: True if the call appends the last keys of each sequence, as many as it has queries: two sequences share no pages
+    #: that these are written to.
+    appended: bool = False
 
     @property
     def says_where(self) -> tuple[str, ...]:
@@ -65,7 +68,7 @@ class Pages(Places):
         own = order[: problem.batch * most].reshape(problem.batch, most)
         needed = -(-used(problem, "k") // size)
         if placement.shares_pages:
-            own = _sharing(problem, own, size)
+            own = _sharing(problem, own, size, problem.query_length if self.appended else 0)
         stale = np.roll(np.append(own, np.full((problem.batch, 1), order[-2]), axis=1), 1, axis=0)
         tails = {"nobody": order[-1], "stale": stale, "minus_one": -1, "largest": np.iinfo(np.int32).max}
         tail = tails[placement.choice(problem, placement.tails, "table tail")]
@@ -169,13 +172,14 @@ class CountedPages(ListedPages):
         return integers(arguments["kv_len_arr"])
 
 
-def _sharing(problem: Problem, own: np.ndarray, size: int) -> np.ndarray:
+def _sharing(problem: Problem, own: np.ndarray, size: int, appended: int) -> np.ndarray:
     """Return a table [B, ..] in which full pages of equal keys and values at the beginning of sequences are the same.
 
-    ``own`` has pages of each sequence that no other one has.
+    ``own`` has pages of each sequence that no other one has. Pages of the last ``appended`` keys of a sequence stay its
+    own.
     """
     shared = own.copy()
-    ends = used(problem, "k")
+    ends = used(problem, "k") - appended
     for entry in range(1, problem.batch):
         for other in range(entry):
             both = min(int(ends[entry]), int(ends[other]))

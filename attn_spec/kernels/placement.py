@@ -47,6 +47,8 @@ class Placement:
     empty_states: tuple[float, ...] = EMPTY_STATES["-inf"]
     #: True if sequences share the pages at their beginning that hold equal keys and values.
     shares_pages: bool = False
+    #: Numbers that choices are drawn from, in place of the shapes of a problem: calls to one cache have it in common.
+    shapes: tuple[int, ...] = ()
 
     def one_of(self, problem: Problem, ways: int, about: str) -> int:
         """Return a number below ``ways`` that depends on the shapes of the problem, and on what it is about."""
@@ -55,7 +57,8 @@ class Placement:
     def chance(self, problem: Problem, about: str) -> np.random.Generator:
         """Return random numbers that depend on the shapes of the problem, and on what they are about."""
         again = (1,) if about in self.redrawn else ()
-        return np.random.default_rng((*problem.q.shape, *problem.k.shape, *problem.v.shape, *about.encode(), *again))
+        shapes = self.shapes or (*problem.q.shape, *problem.k.shape, *problem.v.shape)
+        return np.random.default_rng((*shapes, *about.encode(), *again))
 
     def choice(self, problem: Problem, among: Sequence[T], about: str) -> T:
         """Return an element of a sequence that depends on the shapes of the problem, and on what it is about."""

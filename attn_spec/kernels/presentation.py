@@ -5,7 +5,7 @@ In a presentation without the batch axis, or without batch and head axes, the ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -69,6 +69,16 @@ class Presentation:
         return ("q", "k", "v")
 
     @property
+    def recognised_by(self) -> tuple[str, ...]:
+        """Names of the arguments by which the signature of a callable shows that its calls are these."""
+        return self.says_where
+
+    @property
+    def appends(self) -> bool:
+        """True if a call writes new keys and values to caches that it is given."""
+        return False
+
+    @property
     def differentiable(self) -> tuple[str, ...]:
         """Names of the arguments that may have gradients, in the order in which a backward function returns these."""
         return (*self.tensors, *(name for name in DIFFERENTIABLE if name in OPTIONS))
@@ -92,6 +102,23 @@ class Presentation:
         holding = {name: x for given, x in zip(self.tensors, tensors, strict=True) for name in given}
         q, k, v = (self.member(name, holding[name]) for name in ("q", "k", "v"))
         return q, k, v
+
+    def begun(self, tensors: Sequence[Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Return q, k and v of a call, and its options, after what a call does to its tensors before it attends."""
+        return self.apart(*tensors, **options), options
+
+    def promised(self, tensors: Mapping[str, np.ndarray], arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the values after a call of the tensors that it must change, by name; it must not change others.
+
+        ``tensors`` are those of the call by name, and ``arguments`` say where sequences lie.
+        """
+        del tensors, arguments
+        return {}
+
+    def told(self, name: str, now: np.ndarray, must: np.ndarray, handed: Handed) -> str:
+        """Return what is wrong with a tensor after a call, which must have the values ``must`` then."""
+        del now, must, handed
+        return f"the kernel changed its input {name} in place; it must leave its inputs alone"
 
     def together(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Return arrays by name with those of q, k and v, or of their gradients, as a call has its tensors."""

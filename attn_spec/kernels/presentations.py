@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from attn_spec.kernels.append import Append, CacheRows, EqualEach
 from attn_spec.kernels.latent_calls import LatentCalls
 from attn_spec.kernels.layout import Layout
 from attn_spec.kernels.limits import Limits
@@ -21,6 +22,14 @@ def _presentation(says: str, *axes: str) -> Presentation:
 
 def _packed(says: str, queries: Places, keys: Places, **further: Any) -> Packed:
     return Packed(says=says, layout=Layout(queries.axes), queries=queries, keys=keys, **further)
+
+
+def _appending(says: str, keys: Places) -> Append:
+    queries = EqualEach(side="q")
+    limits = Limits(keys_reach_queries=True)
+    return Append(
+        says=says, layout=Layout(queries.axes), queries=queries, keys=keys, limits=limits, asks_for=frozenset({"cross"})
+    )
 
 
 #: Queries of sequences one behind the other.
@@ -212,5 +221,18 @@ PRESENTATIONS: dict[str, Presentation] = {
         Pairs,
         largest={"K": 2},
         lses=("H", "T"),
+    ),
+    "append": _appending(
+        "BSHD; the call appends new keys and values, in BSHD, to caches of batch, most keys, heads, dimension, behind "
+        "their seqused_k first ones, as flash-attention's with_kvcache does",
+        CacheRows(),
+    ),
+    "append_indexed": _appending(
+        "append, with cache_batch_idx: the row of each sequence in a cache of more rows than sequences",
+        CacheRows(axes=("rows", "S", "H", "D"), indexed=True),
+    ),
+    "append_paged": _appending(
+        "append to caches of pages, page size, heads, dimension; block_table lists pages, as in flash-attention",
+        Pages(states_longest=False, appended=True),
     ),
 }

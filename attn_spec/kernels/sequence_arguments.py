@@ -90,7 +90,8 @@ def recognised(words: Mapping[str, Any], axes: int) -> str | None:
         near = [f"{name} needs {', '.join(needed(row))}" for name, row in rows.items() if telling <= _takes(row)]
         wanted = "; ".join(near) or "no call has all of them"
         raise CallError(f"{', '.join(sorted(telling))} do not say where all sequences lie; {wanted}")
-    if axes != 3:
+    fitting = [name for name in fitting if len(rows[name].queries.axes) == axes]
+    if not fitting:
         raise CallError(
             f"{first} is of a call whose q has the axes [tokens, heads, dimension], and q has {axes} axes here; "
             f"pass q.reshape(-1, *q.shape[-2:]) with its cu_seqlens_q, or leave {first} out"

@@ -121,6 +121,26 @@ class Subject:
 
         return self._joined(problem, answer)
 
+    def in_turn(self, problems: Sequence[Problem]) -> list[Answer]:
+        """Return the answers of calls that append, one after the other, to the caches of the first call.
+
+        The problems have equal buffers of keys, see ``Placement.shapes``, and each begins with the keys of the one
+        before it. A call finds the caches as the call before has left them.
+        """
+        answers: list[Answer] = []
+        values: dict[str, np.ndarray] = {}
+        caches: dict[str, Any] = {}
+        for problem in problems:
+            part = self._merged(problem)
+            fresh = self._handed(part)
+            tensors, handed = self._tensors(fresh) | caches, replace(fresh, tensors=fresh.tensors | values)
+            options = self._options(part, handed)
+            answer = self._answer(part, handed, tensors, options, self._call(tensors, options))
+            answers.append(self._whole(problem, [answer]))
+            values = self.presentation.promised(handed.tensors, handed.further)
+            caches = {name: tensors[name] for name in values}
+        return answers
+
     def recorded(self, problem: Problem) -> Answer:
         """Return the answer of a call that the framework records for differentiation; the framework must have
         "autograd".
@@ -335,7 +355,8 @@ class Subject:
             if not taken or value is None or (row.tensor is None and value == default):
                 continue
             if row.tensor is not None:
-                value = arrange(self._given(handed.tensors[name], dtype_of(self.dtypes, name)))
+                value = self._given(handed.tensors[name], dtype_of(self.dtypes, name))
+                value = arrange(value) if value.ndim > 1 else value  # a list has one layout
             active[name] = value
         spelled = {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
         off = self.kernel.passed_off(problem.options())
@@ -384,6 +405,7 @@ class Subject:
 
     def _check_inputs_untouched(self, handed: Handed, tensors: dict[str, Any], options: dict[str, Any]) -> None:
         integers = {name: x for name, x in handed.further.items() if isinstance(x, np.ndarray)}
+        promised = self.presentation.promised(handed.tensors, handed.further)
         for name, before in (handed.tensors | integers).items():
             option = name in OPTIONS and name not in integers
             given, keyword = (tensors, name) if name in tensors else (options, name)
@@ -393,5 +415,6 @@ class Subject:
                 continue
             now = self.framework.take(given[keyword]).astype(np.float64)
             now = now[(None,) * (before.ndim - now.ndim)]  # a mask may have been passed with two axes
-            if now.shape != before.shape or not bits.identical(now, before.astype(np.float64)).all():
-                raise Misbehaviour(f"the kernel changed its input {name} in place; it must leave its inputs alone")
+            must = promised.get(name, before).astype(np.float64)
+            if now.shape != must.shape or not bits.identical(now, must).all():
+                raise Misbehaviour(self.presentation.told(name, now, must, handed))

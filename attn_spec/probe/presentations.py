@@ -47,7 +47,7 @@ def _places(kernel: Kernel, dtype: str) -> str:
     """
     if not (like := like_places(kernel.parameters)):
         return ""
-    own = named_by(kernel.parameters, {name: row.says_where for name, row in PRESENTATIONS.items()})
+    own = named_by(kernel.parameters, {name: row.recognised_by for name, row in PRESENTATIONS.items()})
     if own is None:
         return f"; {', '.join(like)} look like those of a packed call that no presentation says"
     return f"; {', '.join(like)} are those of {own}: {_answered(kernel, dtype, own).evidence or 'its answer is wrong'}"

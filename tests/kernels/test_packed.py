@@ -19,9 +19,12 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.search.drawing.regimes import Recipe
 
-#: Packed calls with values; those without have tests of their own, in ``test_latent_calls.py``.
+#: Packed calls with values that append nothing; the others have tests of their own, in ``test_latent_calls.py`` and
+#: ``test_append.py``.
 PACKED = {
-    name: row for name, row in PRESENTATIONS.items() if isinstance(row, Packed) and not isinstance(row, LatentCalls)
+    name: row
+    for name, row in PRESENTATIONS.items()
+    if isinstance(row, Packed) and not isinstance(row, LatentCalls) and not row.appends
 }
 WHERE = ("block_table", "seqused_k")
 SUPPORTS = ("causal", "causal_alignment", "alibi_slopes", "gqa", "cross", "dv", "lse", "seqused_k")

@@ -202,8 +202,8 @@ def _with_sinks(steps: type[TiledAttention], order: Order, beside: Sequence[str]
 
 def _presentation(rng: np.random.Generator, apart: np.random.Generator) -> str:
     """Draw a presentation: half of the time BSHD, and one time in ten one that packs sequences, drawn ``apart``."""
-    packs = [name for name, row in PRESENTATIONS.items() if row.carries]
-    others = tuple(name for name in PRESENTATIONS if name not in packs)
+    packs = [name for name, row in PRESENTATIONS.items() if row.carries and not row.appends]
+    others = tuple(name for name, row in PRESENTATIONS.items() if not row.carries)
     chosen = one_of(rng, ("BHSD",) * 2 + ("BSHD",) * 4 + others)
     return one_of(apart, packs) if apart.random() < 0.1 else chosen
 

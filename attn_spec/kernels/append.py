@@ -1,0 +1,192 @@
+"""Calls that append: the kernel writes new keys and values to caches that it is given, and then attends to all keys.
+
+A problem is the attention after the new keys were appended. Each sequence has as many new keys as queries, and these
+are its last keys. The call is given the caches with the keys before them, and the new ones in tensors of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attn_spec.kernels import placement, slots
+from attn_spec.kernels.packed import Packed
+from attn_spec.kernels.placement import Placement
+from attn_spec.kernels.places import SPARE, Further, Places, Rectangle, integers
+from attn_spec.kernels.presentation import Handed
+from attn_spec.kernels.slots import Slots
+from attn_spec.numbers import bits
+from attn_spec.problem.problem import Problem
+
+#: Rows of a cache with ``cache_batch_idx`` that no sequence has.
+SPARE_ROWS = 2
+#: Words for the axes of slots of a cache, in messages.
+_PLACES = {"B": "row", "rows": "row", "S": "place", "pages": "page", "size": "offset"}
+#: Caches and new tensors of a call, by the input that they hold.
+_CACHES, _NEW = {"k": "k_cache", "v": "v_cache"}, {"k": "k_new", "v": "v_new"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EqualEach(Places):
+    """Equally many queries of each sequence: [B, S, H, D]."""
+
+    axes: tuple[str, ...] = ("B", "S", "H", "D")
+    of_rows: tuple[str, ...] = ("B", "H", "S")
+
+    @property
+    def carries(self) -> frozenset[str]:
+        return frozenset()
+
+    @property
+    def says_where(self) -> tuple[str, ...]:
+        return ()
+
+    def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
+        del placement
+        return (problem.batch, problem.query_length)
+
+    def further(self, problem: Problem, placement: Placement) -> Further:
+        del problem, placement
+        return {}
+
+    def slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int | None = None) -> Slots:
+        del arguments, most
+        batch, length = buffer
+        return Slots(batch * length, np.arange(batch * length).reshape(batch, length))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheRows(Rectangle):
+    """Keys and values in the rows of a cache [B, most, H, D], each of which has free places behind its last key.
+
+    ``seqused_k``, int32 [B], is the number of keys of each sequence.
+    """
+
+    side: str = "k"
+    #: True if ``cache_batch_idx``, int32 [B], says which row of a cache of more rows each sequence has.
+    indexed: bool = False
+
+    @property
+    def says_where(self) -> tuple[str, ...]:
+        return (*super().says_where, *(("cache_batch_idx",) if self.indexed else ()))
+
+    def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
+        del placement
+        return (problem.batch + self.indexed * SPARE_ROWS, problem.key_length + SPARE)
+
+    def further(self, problem: Problem, placement: Placement) -> Further:
+        found = super().further(problem, placement)
+        if self.indexed:
+            rows = placement.chance(problem, "rows").permutation(problem.batch + SPARE_ROWS)
+            found["cache_batch_idx"] = rows[: problem.batch].astype(np.int32)
+        return found
+
+    def rows(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> np.ndarray:
+        """Return the row of each sequence, integers [B]."""
+        return integers(arguments["cache_batch_idx"]) if self.indexed else np.arange(buffer[0])
+
+    def slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int | None = None) -> Slots:
+        starts, lengths = self.rows(buffer, arguments) * buffer[1], self.lengths(buffer, arguments)
+        return slots.packed(starts, lengths, buffer[1] if most is None else most, int(np.prod(buffer)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Append(Packed):
+    """Queries [B, S, Hq, D], caches of keys and values, and new keys and values [B, S, Hkv, D], which a call appends.
+
+    ``seqused_k`` is the number of keys that the caches have of each sequence: before a call without the new ones, and
+    after it with them. A call must write the new keys and values to the places behind, and change nothing else.
+    """
+
+    @property
+    def appends(self) -> bool:
+        return True
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        return ("q", *_CACHES.values(), *_NEW.values())
+
+    @property
+    def recognised_by(self) -> tuple[str, ...]:
+        return (*self.tensors[1:], *self.says_where)
+
+    def refusal(self, option: str) -> str:
+        if option in ("backward", "lse_backward"):
+            return "since a call that writes to its caches has no gradients"
+        return super().refusal(option)
+
+    def apart(self, *tensors: Any) -> tuple[Any, Any, Any]:
+        """Return the queries and the caches of a call."""
+        q, k, v, *_ = tensors
+        return q, k, v
+
+    def handed(self, problem: Problem, *, unread: bool = False) -> Handed:
+        whole, count = super().handed(problem, unread=unread), problem.query_length
+        before = {**whole.further, "seqused_k": (problem.end_keys - count).astype(np.int32)}
+        tensors = {name: x for name, x in whole.tensors.items() if name not in _CACHES}
+        at = (problem.end_keys[:, None] - count + np.arange(count))[:, None, :, None]
+        for name, cache in _CACHES.items():
+            x = getattr(problem, name)
+            buffer, poison = self.keys.buffer(problem, self.placement), placement.poison(problem, name, unread)
+            tensors[cache] = self._filled(name, x, poison, buffer, before)
+            tensors[_NEW[name]] = np.take_along_axis(x, at, axis=2).swapaxes(1, 2)
+        return Handed(tensors, before)
+
+    def begun(self, tensors: Sequence[Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the queries and caches of a call, and its options, after the new keys and values were appended."""
+        q, k, v, *new = tensors
+        after = self.after(options, new[0].shape[1])
+        for cache, x in zip((k, v), new, strict=True):
+            self.append(cache, x, after)
+        return (q, k, v), after
+
+    def after(self, arguments: Mapping[str, Any], count: int) -> dict[str, Any]:
+        """Return the arguments of a call with the number of keys of each sequence after ``count`` were appended."""
+        return {**arguments, "seqused_k": integers(arguments["seqused_k"]) + count}
+
+    def append(self, cache: Any, new: Any, after: Mapping[str, Any]) -> None:
+        """Write new keys or values [B, S, Hkv, D] to a cache, whose sequences end as the arguments ``after`` say."""
+        cache[self.written(cache.shape, after, new.shape[1])] = new
+
+    def written(self, shape: Sequence[int], after: Mapping[str, Any], count: int) -> tuple[np.ndarray, ...]:
+        """Return the index in a cache of this shape of the last ``count`` keys of each sequence."""
+        buffer = self.keys.lies(self.keys.axes, shape)
+        return np.unravel_index(self.new_slots(buffer, after, count), buffer)
+
+    def new_slots(self, buffer: tuple[int, ...], after: Mapping[str, Any], count: int) -> np.ndarray:
+        """Return the slots of the last ``count`` keys of each sequence, integers [B, count]."""
+        of = self.keys.slots(buffer, after).of
+        ends = (of >= 0).sum(axis=1)
+        return of[np.arange(len(of))[:, None], ends[:, None] - count + np.arange(count)]
+
+    def promised(self, tensors: Mapping[str, np.ndarray], arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        found = {}
+        for name, cache in _CACHES.items():
+            found[cache], new = tensors[cache].copy(), tensors[_NEW[name]]
+            self.append(found[cache], new, self.after(arguments, new.shape[1]))
+        return found
+
+    def told(self, name: str, now: np.ndarray, must: np.ndarray, handed: Handed) -> str:
+        if now.shape != must.shape:
+            return super().told(name, now, must, handed)
+        *place, head, column = at = tuple(int(i) for i in np.argwhere(~bits.identical(now, must))[0])
+        buffer, count = self.keys.lies(self.keys.axes, now.shape), handed.tensors["k_new"].shape[1]
+        of = self.keys.slots(buffer, after := self.after(handed.further, count)).of
+        slot = np.ravel_multi_index(place, buffer)
+        is_new = slot in self.new_slots(buffer, after, count)
+        where = ", ".join(f"{_PLACES[axis]} {i}" for axis, i in zip(self.keys.axes, place, strict=False))
+        found = np.argwhere(of == slot)
+        whose = f"position {found[0][1]} of sequence {found[0][0]} ({where})" if len(found) else f"{where} of nobody"
+        what = "the new number" if is_new else "the number that was there"
+        return (
+            f"the kernel left {now[at]:.9g} in {name} at {whose}, head {head}, column {column}, where {what} must be "
+            f"after the call, {must[at]:.9g}"
+        )
+
+    def expanding(self, axes: str) -> Any:
+        """Return a function that changes nothing: a kernel cannot append to a cache of which places share memory."""
+        del axes
+        return lambda x: x
