@@ -20,6 +20,7 @@ from attn_spec.search.property import load_all
 REGISTRY = load_all()
 FAMILIES = [
     "accuracy",
+    "appending",
     "asked_shapes",
     "causality",
     "chunks",

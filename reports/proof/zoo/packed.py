@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from attn_spec.emulation.kernels import emulate_both
+from attn_spec.emulation.kernels import emulate, emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.packed import Packed
@@ -50,7 +50,8 @@ def packed_mutant(
                 "conventions": {"unused": "unread"},
                 "presentation": presentation,
             }
-            return emulate_both(name, PRECISE, reads=reads, **declared)
+            make = emulate if own.appends else emulate_both
+            return make(name, PRECISE, reads=reads, **declared)
 
         return introduce(wrong, build, source=source, named_by=named_by, dtype="float32")
 

@@ -1,0 +1,147 @@
+"""Appending: a call writes new keys and values to the caches that it is given, and attends to all keys in them."""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import assert_within_bound
+from attn_spec.search.drawing.cotangents import randomness
+from attn_spec.search.drawing.strategies import TAME, named, problems
+from attn_spec.search.property import attention_property
+
+FRAME = "frame condition of an update in place; tenstorrent/tt-metal#54742, ollama/ollama#6831"
+#: Numbers of sequences, mostly several.
+BATCH = st.sampled_from((2, 3, 1))
+#: Lengths of keys, most of which differ among sequences.
+KEYS = named(("ragged", "one_less", "last_shorter", "edges", "but_one", "full"), axes="B111")
+#: Numbers of keys, and of those that are appended, up to a size and past tiles and pages.
+MOST_KEYS, MOST_NEW = (5, 9, 3, 17, 65), (2, 3, 1, 4, 18)
+#: Calls that append to one cache; of a kernel that is compiled for each length, fewer.
+CALLS, CALLS_COMPILED = 4, 2
+
+
+def without_appending(own: Subject) -> str:
+    """Return why a property of calls that append does not apply to a subject; empty if it does."""
+    return "" if own.presentation.appends else "its calls append nothing"
+
+
+def without_growth(own: Subject) -> str:
+    """Return why a property of a growing cache does not apply to a subject; empty if it does."""
+    aligned = own.conventions.causal_alignment == "bottom_right" or own.supports("causal_alignment")
+    return without_appending(own) or ("" if aligned else "its diagonal starts at the first key")
+
+
+def appended(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
+    """Draw problems of several sequences, in half of which all begin alike, so that they may share pages."""
+    cheap = subject.dtype == "float64" or subject.kernel.slowness > 1
+    drawn = {
+        "needs": ("seqused_k", "cross"),
+        "without": ("empty",),
+        "batch": BATCH,
+        "seqused_k": KEYS,
+        "regimes": TAME,
+        "key_length": st.sampled_from(MOST_KEYS[: 4 if cheap else None]),
+        "query_length": st.sampled_from(MOST_NEW[: 4 if cheap else None]),
+        **drawn,
+    }
+    found = problems(subject, **drawn)
+    return st.one_of(found, found.map(alike)) if subject.presentation.has_pages else found
+
+
+def alike(problem: Problem) -> Problem:
+    """Return a problem in which sequences have the keys and values of the first one but those that are appended."""
+    old = np.arange(problem.key_length) < problem.end_keys[:, None] - problem.query_length
+    old = old[:, None, :, None]
+    return problem.replace(**{name: np.where(old, x[:1], x) for name, x in (("k", problem.k), ("v", problem.v))})
+
+
+def growing(subject: Subject) -> SearchStrategy[Problem]:
+    """Draw causal problems of which each query is aligned with the key that is appended with it."""
+    needs = ("seqused_k", "cross", "causal")
+    return appended(subject, needs=needs, causal=True, causal_alignment="bottom_right")
+
+
+def grown(problem: Problem, edges: Iterable[int]) -> list[Problem]:
+    """Return the problems of chunks of queries between these edges, each with the keys up to its last query."""
+    first = problem.end_keys - problem.query_length
+    return [
+        problem.take("Q", range(start, stop)).replace(seqused_k=(first + stop).reshape(-1, 1, 1, 1))
+        for start, stop in itertools.pairwise(edges)
+    ]
+
+
+def decoded(problem: Problem, steps: int) -> list[Problem]:
+    """Return problems of one query whose sequences grow by one key at each of so many steps, up to all keys."""
+    ends = problem.end_keys.reshape(-1, 1, 1, 1)
+    return [problem.replace(seqused_k=ends - steps + step) for step in range(1, steps + 1)]
+
+
+def assert_grown(subject: Subject, problem: Problem, calls: list[Problem]) -> None:
+    """Raise :class:`Refutation` unless calls that append to one cache, one after the other, have right answers.
+
+    The contents of the caches are compared after each call, bit for bit, with those that one call must leave.
+    """
+    if any(subject.kernel.limits.refusal(call) for call in calls):
+        return
+    shapes = (*problem.k.shape, *problem.v.shape)
+    one_cache = replace(subject, choices={"shapes": shapes})
+    for call, answer in zip(calls, one_cache.in_turn(calls), strict=True):
+        assert_within_bound(subject, call, answer)
+
+
+@attention_property(
+    source=FRAME,
+    hunts="a neighbour's slot overwritten, a wrong position, a key that is added and not written, a shared page",
+    needs=("seqused_k", "cross"),
+    problems=appended,
+    not_applicable=without_appending,
+)
+def test_new_keys_are_in_the_cache_and_nothing_else_changes(subject: Subject, problem: Problem) -> None:
+    """After a call the new slots hold the new keys and values, and every other slot holds the bits that it held.
+
+    Sequences that begin alike have pages of their own in one call, and share their first pages in another.
+    """
+    ways = (False, True) if subject.presentation.has_pages else (False,)
+    for shares_pages in ways:
+        placed = replace(subject, choices={"shares_pages": shares_pages})
+        assert_within_bound(subject, problem, placed(problem))
+
+
+@attention_property(
+    source="Pope et al. 2022, arXiv 2211.05102: decoding with a cache computes what one pass over all tokens does",
+    hunts="an off-by-one between the lengths before and after, a position that stays that of the first step",
+    needs=("seqused_k", "cross", "causal"),
+    problems=growing,
+    not_applicable=without_growth,
+)
+def test_steps_of_one_token_give_what_one_call_does(subject: Subject, problem: Problem) -> None:
+    """Steps that append one token each to one cache, and one call with all tokens, give the same answers and cache."""
+    most, count = CALLS if subject.kernel.signatures is None else CALLS_COMPILED, problem.query_length
+    if count == 1:
+        least = int((problem.end_keys - problem.first_keys).min(initial=most))
+        assert_grown(subject, problem, decoded(problem, min(most, least)))
+        return
+    assert_within_bound(subject, problem, subject(problem))
+    assert_grown(subject, problem, grown(problem, [0, *range(max(count - most, 0) + 1, count + 1)]))
+
+
+@attention_property(
+    source="Agrawal et al. 2023, arXiv 2308.16369, 4.1: chunks of a prompt compute what the whole prompt does",
+    hunts="the length of the cache before a chunk, a plan that is kept from the first chunk, a chunk for itself alone",
+    needs=("seqused_k", "cross", "causal"),
+    problems=growing,
+    not_applicable=without_growth,
+)
+def test_chunks_of_any_sizes_give_what_one_chunk_does(subject: Subject, problem: Problem) -> None:
+    """A cache that grows by chunks of any sizes, and one that grows by one chunk, give the same answers and cache."""
+    most, count = CALLS if subject.kernel.signatures is None else CALLS_COMPILED, problem.query_length
+    cuts = randomness(problem).integers(1, count, size=most - 1) if count > 1 else []
+    assert_within_bound(subject, problem, subject(problem))
+    assert_grown(subject, problem, grown(problem, sorted({0, *map(int, cuts), count})))

@@ -1,0 +1,116 @@
+"""Mutants of calls that append: sound kernels that write new keys to wrong places, or attend to other keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attn_spec.kernels.append import Append
+from attn_spec.kernels.places import integers
+
+from .packed import packed_mutant
+
+FRAME = "appending.new_keys_are_in_the_cache_and_nothing_else_changes"
+STEPS = "appending.steps_of_one_token_give_what_one_call_does"
+CHUNKS = "appending.chunks_of_any_sizes_give_what_one_chunk_does"
+
+#: Queries and caches of a call, and its options.
+Begun = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@packed_mutant(source="tenstorrent/tt-inference-server#4557", named_by=STEPS, presentation="append")
+class CacheBeforeForAfter(Append):
+    """Queries attend to the keys that were in the cache before the call."""
+
+    def begun(self, tensors: Sequence[Any], options: Mapping[str, Any]) -> Begun:
+        found, after = super().begun(tensors, options)
+        return found, {**after, "seqused_k": options["seqused_k"]}
+
+
+@packed_mutant(
+    source="sgl-project/sgl-kernel-xpu#196, Dao-AILab/flash-attention#1402", named_by=CHUNKS, presentation="append"
+)
+class CacheIgnoredWhenMany(Append):
+    """Several queries of a sequence attend to the new keys alone."""
+
+    def begun(self, tensors: Sequence[Any], options: Mapping[str, Any]) -> Begun:
+        found, after = super().begun(tensors, options)
+        many = tensors[0].shape[1] > 1
+        return found, {**after, "leftpad_k": options["seqused_k"]} if many else after
+
+
+@packed_mutant(source="vllm-project/vllm#47766", named_by=CHUNKS, presentation="append")
+class PlanOfTheFirstCall(Append):
+    """The number of keys in a cache is kept from the first call with it, as long as its tensor stays the same."""
+
+    def begun(self, tensors: Sequence[Any], options: Mapping[str, Any]) -> Begun:
+        found, after = super().begun(tensors, options)
+        cache = tensors[1]
+        cache.planned = getattr(cache, "planned", after["seqused_k"])
+        return found, {**after, "seqused_k": cache.planned}
+
+
+@packed_mutant(source="llmman#118", named_by=FRAME, presentation="append")
+class AppendAdds(Append):
+    """New keys are added to what their slots hold, as if these held 0."""
+
+    def append(self, cache: Any, new: Any, after: Mapping[str, Any]) -> None:
+        there = cache[self.written(cache.shape, after, new.shape[1])]
+        super().append(cache, new + there, after)
+
+
+@packed_mutant(source="ollama/ollama#6831", named_by=FRAME, presentation="append_paged")
+class AppendIntoSharedPage(Append):
+    """A sequence that shares its first page with another one writes to the pages of that one."""
+
+    def append(self, cache: Any, new: Any, after: Mapping[str, Any]) -> None:
+        table = integers(after["block_table"])
+        owners = np.argmax(table[:, :1] == table[:, 0], axis=1)
+        super().append(cache, new, {**after, "block_table": table[owners]})
+
+
+@packed_mutant(source="tenstorrent/tt-metal#54742", named_by=FRAME, presentation="append")
+class AppendPreviousHead(Append):
+    """A new key is written to the head before its own."""
+
+    def append(self, cache: Any, new: Any, after: Mapping[str, Any]) -> None:
+        super().append(cache, new.roll(-1, dims=2), after)
+
+
+@packed_mutant(source="tenstorrent/tt-metal#57364", named_by=FRAME, presentation="append")
+class RingModuloOfThePool(Append):
+    """The place of a new key in its row is taken modulo the largest power of 2 up to the length of a row."""
+
+    def new_slots(self, buffer: tuple[int, ...], after: Mapping[str, Any], count: int) -> np.ndarray:
+        slots = super().new_slots(buffer, after, count)
+        row, place = np.divmod(slots, buffer[1])
+        return row * buffer[1] + place % (1 << (buffer[1].bit_length() - 1))
+
+
+@packed_mutant(source="Dao-AILab/flash-attention#772", named_by=FRAME, presentation="append_indexed")
+class BatchIdxFirstSlots(Append):
+    """New keys are written to the first rows of the cache, whatever ``cache_batch_idx`` says."""
+
+    def append(self, cache: Any, new: Any, after: Mapping[str, Any]) -> None:
+        super().append(cache, new, {**after, "cache_batch_idx": np.arange(len(new))})
+
+
+@packed_mutant(source="made up: lengths that count the new key already", named_by=FRAME, presentation="append")
+class AppendAtAfter(Append):
+    """New keys are written one place too late."""
+
+    def append(self, cache: Any, new: Any, after: Mapping[str, Any]) -> None:
+        super().append(cache, new, {**after, "seqused_k": after["seqused_k"] + 1})
+
+
+@packed_mutant(source="made up: keys alone are written", named_by=FRAME, presentation="append_paged")
+class VNotAppended(Append):
+    """New values are not written to their cache."""
+
+    def begun(self, tensors: Sequence[Any], options: Mapping[str, Any]) -> Begun:
+        values = tensors[2].clone()
+        found, after = super().begun(tensors, options)
+        tensors[2][...] = values
+        return found, after
