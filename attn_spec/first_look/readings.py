@@ -73,8 +73,11 @@ def destinations(kernel: Kernel) -> Iterator[tuple[Kernel, str, str]]:
 
 
 def presentations(kernel: Kernel) -> Iterator[tuple[Kernel, str, str]]:
-    """Yield the kernel in every other presentation, with the cause and the remedy if that presentation is its own."""
-    for name in PRESENTATIONS:
+    """Yield the kernel in every other presentation, with the cause and the remedy if that presentation is its own.
+
+    Calls that append come first: a callable that takes new keys may also attend without any.
+    """
+    for name in sorted(PRESENTATIONS, key=lambda name: not PRESENTATIONS[name].appends):
         if name != kernel.presentation:
             yield replace(kernel, presentation=name), *_presented(kernel, name)
 

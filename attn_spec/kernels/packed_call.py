@@ -160,7 +160,8 @@ class PackedCall(Call):
         """Raise :class:`CallError` for a sequence with a slot outside the buffer, or longer than its row of a
         rectangle.
         """
-        unit = "page" if self.presentation.has_pages and side == "k" else "token"
+        of_rows = self.presentation.places(side).axes[0] == "rows"
+        unit = "page" if self.presentation.has_pages and side == "k" else "row" if of_rows else "token"
         for b, slots in enumerate(self.slots[side]):
             if len(beyond := slots[(slots < 0) | (slots >= math.prod(buffer))]):
                 at = beyond[0] // math.prod(buffer[1:])

@@ -61,7 +61,11 @@ def _named(kernel: Kernel, name: str) -> str:
 
 
 def _least(names: list[str]) -> list[str]:
-    """Return the presentations that pass no argument in vain: no other one does with fewer arguments."""
+    """Return the presentations that pass no argument in vain: no other one does with fewer arguments.
+
+    A callable that appends new keys may also attend without any, so that calls which append come before others.
+    """
+    names = [name for name in names if PRESENTATIONS[name].appends] or names
     passed = {name: set(PRESENTATIONS[name].says_where) for name in names}
     return [name for name in names if not any(passed[other] < passed[name] for other in names)]
 

@@ -41,6 +41,30 @@ def changes_its_table(q, k_cache, v_cache, *, cu_seqlens_q, page_table, cache_se
     return out
 
 
+def with_cache(q, k_cache, v_cache, k=None, v=None, *, cache_seqlens=None):
+    """Return the attention of all keys in a cache, as flash-attention's function of this name, and append new ones."""
+    if k is None:
+        return np.stack([one(*x) for x in zip(q, k_cache, v_cache, strict=True)])
+    out = np.zeros_like(q)
+    for b, e in enumerate(cache_seqlens):
+        behind = slice(e, e + q.shape[1])
+        k_cache[b, behind], v_cache[b, behind] = k[b], v[b]
+        out[b] = one(q[b], k_cache[b, : behind.stop], v_cache[b, : behind.stop])
+    return out
+
+
+def with_pages(q, key_cache, value_cache, key, value, *, page_table, cache_seqlens):
+    out = np.zeros_like(q)
+    size = key_cache.shape[1]
+    for b, e in enumerate(cache_seqlens):
+        j = np.arange(e + q.shape[1])
+        places = page_table[b, j // size], j % size
+        for cache, new in ((key_cache, key), (value_cache, value)):
+            cache[places[0][e:], places[1][e:]] = new[b]
+        out[b] = one(q[b], key_cache[places], value_cache[places])
+    return out
+
+
 def of_nobody(q, k, v, slot_mapping, context_seq_lens):
     raise RuntimeError("slots are missing")
 
@@ -50,6 +74,8 @@ def of_nobody(q, k, v, slot_mapping, context_seq_lens):
     [
         (of_torch, "THD", "it takes cu_seq_q, max_q, cu_seq_k, max_k, and it alone explains the answer"),
         (of_pages, "paged", "it takes cu_seqlens_q, page_table, cache_seqlens, and it alone explains the answer"),
+        (with_cache, "append", "it takes cache_seqlens, and it alone explains the answer"),
+        (with_pages, "append_paged", "it takes page_table, cache_seqlens, and it alone explains the answer"),
         (
             of_nobody,
             None,
@@ -69,6 +95,8 @@ def test_a_probe_says_which_parameters_it_took_for_what(function, name, says):
     [
         (of_torch, "presentation='THD'"),
         (of_pages, "presentation='paged'"),
+        (with_cache, "presentation='append'"),
+        (with_pages, "presentation='append_paged'"),
         (
             of_nobody,
             "its parameters slot_mapping, context_seq_lens look like those of a packed call that no presentation",

@@ -52,7 +52,7 @@ class PlanOfTheFirstCall(Append):
         return found, {**after, "seqused_k": cache.planned}
 
 
-@packed_mutant(source="llmman#118", named_by=FRAME, presentation="append")
+@packed_mutant(source="made up: an index_add into slots that were used before", named_by=FRAME, presentation="append")
 class AppendAdds(Append):
     """New keys are added to what their slots hold, as if these held 0."""
 
