@@ -80,6 +80,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "framework": {"help": "for undecorated callables: numpy, torch or jax"},
     "contract": {"help": "for undecorated callables: the arithmetic they declare, e.g. fused"},
     "supports": {"help": "for undecorated callables: options they support; a - removes one: dv,-lse"},
+    "signature": {"help": "for undecorated callables: the library's signature with which they are called"},
 }  # fmt: skip
 
 

@@ -38,6 +38,7 @@ from attn_spec.kernels.any_call import any_call, presentation_of
 from attn_spec.kernels.call import Call, CallError, answered, call_errors, dtype_of
 from attn_spec.kernels.gradient_call import pulled
 from attn_spec.kernels.other_calls import AsGiven, GradientsAsGiven, other_calls
+from attn_spec.kernels.signatures.reading import Reading, read
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.conventions import OF_ANSWERS, Conventions, of_call
 from attn_spec.problem.options.option_fields import is_number
@@ -67,10 +68,11 @@ class NotJudged(AssertionError):  # noqa: N818 -- a verdict, not an internal err
 
 def assert_attention(
     out: Any,
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Any = None,
+    k: Any = None,
+    v: Any = None,
     *,
+    signature: str | None = None,
     lse: Any = None,
     contract: str | Contract | None = None,
     presentation: str | None = None,
@@ -102,16 +104,22 @@ def assert_attention(
     is the number of bytes used at a time, about, beside the tensors. ``engine="torch:cuda"`` examines most rows on a
     GPU, in float64.
 
+    ``signature`` names a library's function. Then ``words`` are the arguments of its call, tensors among them, and
+    ``out`` and ``lse`` have its axes. Conventions that are not named are those of the function.
+
     Returns the judgement, with the largest error / bound and the examined rows. Raises :class:`NotJudged` if no element
     has a bound, or if more than the share ``unjudged`` has none. Raises :class:`CallError` for arguments that are no
     call of attention.
     """
+    reading = _reading(signature, {"q": q, "k": k, "v": v}, presentation, words)
+    q, k, v = reading.tensors.values()
+    words, out, lse = dict(reading.words), reading.laid("output", out), reading.laid("lse", lse)
     conventions = _conventions(words)
     _check_effort(memory, unjudged, seed)
     if out is None:
         raise CallError("out must be the output of attention, not None: lse= is judged beside it")
-    with call_errors():
-        shown = presentation_of(q, presentation, words)
+    with reading.naming(), call_errors():
+        shown = presentation_of(q, reading.presentation, words)
         made = any_call(q, k, v, presentation=shown, **words)
         made.check_conventions(conventions)
         answer = answered(made, output=out, lse=lse)
@@ -123,7 +131,8 @@ def assert_attention(
         judgement = judge_parts(lambda: made.parts(answer), resolved, **how)
     tensors = {"q": q, "k": k, "v": v, "output": out, "lse": lse}
     given = AsGiven(**tensors, presentation=shown, words=words, conventions=conventions)
-    judgement = _verdict(Asked(made, words, declared, conventions, given), judgement, unjudged, answer)
+    asked = Asked(made, words, declared, conventions, given, reading)
+    judgement = _verdict(asked, judgement, unjudged, answer)
     judgement.power = _power(made, resolved, conventions, seed, lse=lse is not None) if power else None
     return judgement
 
@@ -131,10 +140,11 @@ def assert_attention(
 def assert_attention_gradients(
     gradients: Mapping[str, Any],
     dout: Any,
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Any = None,
+    k: Any = None,
+    v: Any = None,
     *,
+    signature: str | None = None,
     dlse: Any = None,
     contract: str | Contract | None = None,
     presentation: str | None = None,
@@ -150,12 +160,17 @@ def assert_attention_gradients(
     ``gradients`` are by name: "dq", "dk", "dv" of the shapes of q, k, v, and those of options, for example "dbias".
     ``dlse``, of the LSE's shape, is the cotangent of the LSE. dQ is judged in ``rows`` of each head, dK and dV at
     ``keys`` of each kv head; None judges all. The outputs of queries that see no key must be constants, which
-    ``empty_row="zero"`` declares. Other arguments are those of :func:`assert_attention`.
+    ``empty_row="zero"`` declares. Other arguments are those of :func:`assert_attention`. With ``signature``, gradients
+    may also be named after the function's parameters: "dquery".
     """
+    reading = _reading(signature, {"q": q, "k": k, "v": v}, presentation, words)
+    q, k, v = reading.tensors.values()
+    words, gradients = dict(reading.words), reading.gradients(gradients)
+    dout, dlse = reading.laid("output", dout), reading.laid("lse", dlse)
     conventions = _conventions(words)
     _check_effort(memory, unjudged, seed)
-    with call_errors():
-        shown = presentation_of(q, presentation, words)
+    with reading.naming(), call_errors():
+        shown = presentation_of(q, reading.presentation, words)
         made = any_call(q, k, v, presentation=shown, **words)
         made.check_conventions(conventions)
         if dlse is not None and "sinks" in made.options and not conventions.sink_in_lse:
@@ -172,7 +187,7 @@ def assert_attention_gradients(
         judgement = judge_gradient_parts(given.parts, resolved, **how)
     tensors = {"q": q, "k": k, "v": v, "gradients": gradients, "dout": dout, "dlse": dlse}
     as_given = GradientsAsGiven(**tensors, presentation=shown, words=words, conventions=conventions)
-    return _verdict(Asked(made, words, declared, conventions, as_given), judgement, unjudged)
+    return _verdict(Asked(made, words, declared, conventions, as_given, reading), judgement, unjudged)
 
 
 def _power(made: Call, contract: ResolvedContract, conventions: Conventions, seed: int, *, lse: bool) -> Power:
@@ -205,6 +220,17 @@ def _check_effort(memory: int, unjudged: float, seed: int) -> None:
         raise CallError(f"unjudged must be a share of the answer, from 0 to 1, not {unjudged!r}")
 
 
+def _reading(
+    signature: str | None, tensors: Mapping[str, Any], presentation: str | None, words: Mapping[str, Any]
+) -> Reading:
+    """Return the arguments of a call in attn-spec's words; without a signature they are so already."""
+    if signature is None:
+        return Reading(tensors=tensors, words=words, presentation=presentation)
+    if presentation is not None:
+        raise CallError(f"signature={signature!r} has a presentation; leave presentation= out")
+    return read(signature, tensors, words)
+
+
 def _conventions(words: dict[str, Any]) -> Conventions:
     """Remove the conventions from the words of a call, and return them."""
     with call_errors():
@@ -235,6 +261,7 @@ class Asked:
     conventions: Conventions
     #: Tensors and words as the test gave them; hints try other readings of these.
     given: AsGiven | GradientsAsGiven
+    reading: Reading
 
     def failure(self, judgement: RowJudgement, answer: Mapping[str, Any] | None) -> str:
         """Return about ten lines: the worst element, its error, the allowed error, and what would explain it."""
@@ -249,7 +276,7 @@ class Asked:
             [
                 "this is not the attention of these tensors: an error is larger than the roundings of the contract",
                 *self._lines(judgement),
-                *worst.lines(self._place(worst)),
+                *worst.lines(self.reading.place(worst.quantity, self._place(worst))),
                 *([f"  hint      {hint}"] if hint else []),
                 *missing,
             ]
@@ -294,7 +321,8 @@ class Asked:
         """Return the first element that the contract does not bound, and the reason."""
         at = tally.silent_at
         assert at is not None
-        place = f"{tally.name}[{', '.join(map(str, self.made.place(tally.name, at)))}]"
+        index = self.reading.place(tally.name, self.made.place(tally.name, at))
+        place = f"{tally.name}[{', '.join(map(str, index))}]"
         if tally.name in ("output", "lse"):
             problem = self.made.head(at[0], 0 if self.made.layer else at[1]).rows(np.array(at[2:3]))
             reasons = (
@@ -308,7 +336,7 @@ class Asked:
         shapes = ", ".join(f"{name} {made.shape(name)}" for name in "qkv")
         plain = ", ".join(f"{n}={_shown(x)}" for n, x in self.words.items())
         return [
-            f"  tensors   {shapes}, {made.dtype}" + (f"; {plain}" if plain else ""),
+            self.reading.named(f"  tensors   {shapes}, {made.dtype}" + (f"; {plain}" if plain else "")),
             *made.described,
             f"  contract  {describe(self.contract)}",
             f"  looked at {judgement}",

@@ -105,6 +105,11 @@ def main() -> None:
 @click.option("--contract", help="For undecorated callables: the arithmetic they declare, e.g. fused.")
 @click.option("--supports", help="For undecorated callables: options they support; a - removes one: dv,-lse.")
 @click.option(
+    "--signature",
+    metavar="NAME",
+    help="For undecorated callables: the library's signature with which they are called, e.g. flash_attn_varlen.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(1),
     help="Processes. Default: two on a CPU with two cores or more, one elsewhere. With --scheduler: shares "
@@ -147,7 +152,7 @@ def _certify_one(kernel: str, output: Path, report: Path | None, *, as_json: boo
         from attn_spec.isolation.foreign import isolate_word
         from attn_spec.kernels.resolve import declarations
 
-        declared = declarations(*(chosen[name] for name in ("framework", "contract", "supports")))
+        declared = declarations(*(chosen[name] for name in ("framework", "contract", "supports", "signature")))
         shared = {name: chosen[name] for name in ("dtypes", "device", "profile")}
         shared["isolate"] = isolate_word(chosen["isolate"])
         missing: list[str] = []

@@ -99,6 +99,9 @@ class Declarations(Model):
 
     #: False if the callable was undecorated, so that its options were found by trying them.
     declared: bool
+    #: Name of the library's signature with which the kernel is called. Empty without one, and in a certificate of an
+    #: earlier version.
+    signature: str = ""
     supports: tuple[str, ...]
     conventions: dict[str, str | bool]
     #: Limits that the kernel sets to problems, by name; those that it does not declare are left out. Empty in a

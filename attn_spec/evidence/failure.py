@@ -49,11 +49,17 @@ def block(
             *([_chance(property_, verdict)] if property_.false_alarm else []),
             f"  source    {property_.source}",
             *([f"  replay    attn-spec replay {case.id}"] if is_stored else []),
-            f"  python    attn_spec.run(problem, {case.kernel!r}), attn_spec.tensors(problem, {framework!r})",
+            f"  python    attn_spec.run(problem, {_named(case)}), attn_spec.tensors(problem, {framework!r})",
             *([f"  script    python {script}"] if script else []),
             *([_no_script(case)] if case.is_large else []),
         ]
     )
+
+
+def _named(case: Case) -> str:
+    """Return the arguments that name the kernel, and its signature if it has no declaration of its own."""
+    signature = case.declared.get("signature")
+    return repr(case.kernel) + (f", signature={signature!r}" if signature else "")
 
 
 def _no_script(case: Case) -> str:

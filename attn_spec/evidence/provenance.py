@@ -88,6 +88,7 @@ def declarations(checked: Preflight) -> dict[str, Any]:
     contracts = {subject.dtype: kernel.contract_declared(subject.dtype) for subject in checked.subjects}
     return {
         "declared": kernel.declared,
+        "signature": kernel.signature,
         "supports": sorted(kernel.supports),
         "conventions": asdict(kernel.conventions),
         "limits": limits(kernel.limits),

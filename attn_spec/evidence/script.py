@@ -127,8 +127,10 @@ def _place(worst: WorstElement, shown: Presentation, call: Call, number: int) ->
 def _finder(kernel: Kernel) -> str:
     """Return lines that define ``kernel`` in the script."""
     attribute = attribute_of(kernel)
-    if not attribute:  # no module has the kernel as an attribute, for example definition:200
-        return f"from attn_spec.kernels.resolve import resolve\n\nkernel = resolve({kernel.spec!r})"
+    if not attribute or kernel.signature:  # definition:200 is no attribute of a module; a signature needs attn-spec
+        file, given = kernel.spec.partition(":")[0], f", signature={kernel.signature!r}" if kernel.given else ""
+        spec = f"{Path(str(kernel.file)).resolve()}:{attribute}" if file.endswith(".py") else kernel.spec
+        return f"from attn_spec.kernels.resolve import resolve\n\nkernel = resolve({spec!r}{given})"
     if kernel.spec.partition(":")[0].endswith(".py"):
         file = Path(str(kernel.file)).resolve()
         return f"sys.path.insert(0, {str(file.parent)!r})\nkernel = importlib.import_module({file.stem!r}).{attribute}"

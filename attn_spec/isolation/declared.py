@@ -47,6 +47,7 @@ class Declaration(BaseModel):
     conventions: dict[str, str | bool]
     devices: tuple[str, ...]
     presentation: str
+    signature: str
     limits: Limits
     option_dtypes: dict[str, str]
     index_dtypes: dict[str, str]
@@ -71,7 +72,7 @@ def told(kernel: Kernel, attribute: str) -> dict[str, Any]:
     """Return what the worker reports of a kernel, as JSON values."""
     contract = kernel.contract
     contracts = {dtype: asdict(one) for dtype, one in contract.items()} if isinstance(contract, Mapping) else None
-    same = ("name", "framework", "merge", "presentation", "signatures", "slowness", "declared", "module")
+    same = ("name", "framework", "merge", "presentation", "signature", "signatures", "slowness", "declared", "module")
     return {
         **{name: getattr(kernel, name) for name in same},
         **{name: list(getattr(kernel, name)) for name in ("dtypes", "devices")},
@@ -135,5 +136,7 @@ def kernel_of(
     if not made.declared:
         found = undeclared(found, made.conventions)
     own = backward if made.has_backward else None
-    of_it = {name: getattr(made, name) for name in ("module", "given", "declared", "source_class", "attribute")}
+    of_it = {
+        name: getattr(made, name) for name in ("module", "given", "declared", "signature", "source_class", "attribute")
+    }
     return replace(found, spec=spec, backward_function=own, **of_it, **facts)

@@ -17,6 +17,8 @@ from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.kernel import DECLARABLE, FOUND, Kernel, KernelError, parameters_of
 from attn_spec.kernels.limits import MEASURED, Limits
 from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.signatures.signature import Signature
+from attn_spec.kernels.signed import adapted, named_row, with_row
 from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
@@ -38,16 +40,23 @@ def kernel(
     supports: Iterable[str] = (),
     conventions: Mapping[str, Any] | Conventions | None = None,
     name: str | None = None,
+    signature: str | None = None,
     **facts: Any,
 ) -> Callable[[Callable[..., Any]], Kernel]:
-    """Declare a function as a kernel, which needs ``framework`` and ``dtypes``.
+    """Declare a function as a kernel, which needs ``framework`` and ``dtypes``, unless ``signature`` gives them.
 
     Raises :class:`KernelError` for a declaration without these, for a bare ``@kernel``, and for an unknown name.
 
     A presentation that carries options, such as lengths of sequences, implies these in ``supports``. ``facts`` are the
     fields of :class:`Limits` and the fields of :class:`Kernel` that are no arguments here, except those in
     ``kernel.FOUND``.
+
+    ``signature`` names a library's function, with whose parameters the function is then called. It gives every fact
+    that is not declared, and the options that the function's parameters say; ``supports`` has further abilities.
     """
+    if signature is not None and not bare:
+        declared = {"framework": framework, "dtypes": dtypes, "contract": contract, "conventions": conventions}
+        return _of_signature(named_row(signature), supports, {**declared, "name": name, **facts})
     if bare or framework is None or dtypes is None:
         raise KernelError(
             '@kernel needs framework and dtypes: write @kernel(framework="numpy", dtypes=["float32"]); '
@@ -84,6 +93,8 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
     without = set(declared.pop("without", ()))
     if unknown := sorted(without - set(DECLARABLE)):
         raise KernelError(f"unknown options {', '.join(unknown)} to leave out{suggestion(unknown[0], DECLARABLE)}")
+    if declared.get("signature"):
+        return _undeclared_of_signature(function, without, **declared)
     parameters = parameters_of(function)
     framework = declared.get("framework") or _framework_of(function, declared.get("name") or _default_name(function))
     try:
@@ -100,6 +111,37 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
     given = {key: value for key, value in declared.items() if value}
     given["supports"] = supports - without | set(given.get("supports", ()))
     return undeclared(kernel(**{**defaults, **given})(function), given.get("conventions", {}))
+
+
+def _of_signature(
+    row: Signature, supports: Iterable[str], declared: Mapping[str, Any]
+) -> Callable[[Callable[..., Any]], Kernel]:
+    """Return the decorator that declares a function with a library's signature."""
+    _check_lists(supports=supports)
+    abilities = frozenset(supports)
+
+    def declare(function: Callable[..., Any]) -> Kernel:
+        called = adapted(function, row, lse="lse" in abilities)
+        named = {"name": declared["name"] or _default_name(function), "supports": abilities | called.options}
+        made = kernel(**with_row(row, called, {**declared, **named}))(called)
+        return replace(made, signature=row.name)
+
+    return declare
+
+
+def _undeclared_of_signature(
+    function: Callable[..., Any], without: set[str], *, signature: str, **declared: Any
+) -> Kernel:
+    """Return the kernel of an undecorated callable with a library's signature, which gives what it would declare."""
+    row = named_row(signature)
+    called = adapted(function, row, lse="lse" not in without)
+    given = {key: value for key, value in declared.items() if value}
+    supports = called.options - without | set(given.pop("supports", ()))
+    named = {"contract": UNDECLARED, "name": _default_name(function), **given, "supports": supports}
+    framework = given.get("framework") or row.framework
+    named.setdefault("dtypes", frameworks.framework(framework).usual)
+    made = kernel(**with_row(row, called, named))(called)
+    return replace(undeclared(made, {**row.conventions, **given.get("conventions", {})}), signature=signature)
 
 
 def undeclared(made: Kernel, named: Mapping[str, Any] | Conventions) -> Kernel:

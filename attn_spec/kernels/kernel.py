@@ -63,6 +63,10 @@ class Kernel:
     #: Order of the axes of q, k, v, out and their gradients, a name of ``presentations.PRESENTATIONS``. A presentation
     #: that joins heads passes the numbers of heads as ``query_heads`` and ``kv_heads``.
     presentation: str = "BHSD"
+    #: Signature of a library's function, a name of ``signatures.table.SIGNATURES``, that the function has; empty for a
+    #: function that is called as attn-spec calls kernels. The declaration has the presentation and conventions of the
+    #: signature, and the options that it says.
+    signature: str = ""
     #: Limits of the problems that the kernel takes.
     limits: Limits = field(default_factory=Limits)
     #: Dtypes of option tensors that differ from the dtype of q, k, v, by option: ``{"bias": "float32"}``.

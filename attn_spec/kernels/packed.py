@@ -90,6 +90,9 @@ class Packed(Presentation):
                 arrays = others | {f"{of}{self.joined}": stacked}
         return dict(arrays)
 
+    def axes_of(self, tensor: str) -> tuple[str, ...]:
+        return self.places(side_of(tensor)).axes
+
     @property
     def has_pages(self) -> bool:
         return isinstance(self.keys, Pages)

@@ -129,6 +129,11 @@ class Presentation:
         """True if one call is given a whole problem; else each is given one batch entry or one head."""
         return not self.layout.lacks
 
+    def axes_of(self, tensor: str) -> tuple[str, ...]:
+        """Return the axes of q, k or v as a call has them."""
+        del tensor
+        return self.layout.axes
+
     @property
     def is_view(self) -> bool:
         """True if the kernel sees the axes of a problem in another order, so that reading a tensor copies nothing."""

@@ -102,7 +102,9 @@ def source_of(module: str) -> str:
     return (found and found.origin) or ""
 
 
-def declarations(framework: str | None, contract: str | None, supports: str | None) -> dict[str, Any]:
+def declarations(
+    framework: str | None, contract: str | None, supports: str | None, signature: str | None = None
+) -> dict[str, Any]:
     """Return the declarations of an undecorated callable, for :func:`resolve`, from the texts that a user typed.
 
     Commas separate options; an option with a leading minus is left out.
@@ -110,7 +112,8 @@ def declarations(framework: str | None, contract: str | None, supports: str | No
     named = [option.strip() for option in (supports or "").split(",") if option.strip()]
     without = tuple(option.removeprefix(MINUS).strip() for option in named if option.startswith(MINUS))
     given = tuple(option for option in named if not option.startswith(MINUS))
-    return {"framework": framework, "contract": contract, "supports": given, "without": without}
+    of_signature = {} if signature is None else {"signature": signature}
+    return {"framework": framework, "contract": contract, "supports": given, "without": without, **of_signature}
 
 
 def in_tree() -> list[str]:

@@ -14,6 +14,7 @@ from itertools import combinations
 import numpy as np
 
 from attn_spec.judgement.other_problems import explains
+from attn_spec.kernels.argument_names import spelled
 from attn_spec.kernels.dropping import dropping
 from attn_spec.kernels.frameworks.framework import FrameworkError
 from attn_spec.kernels.kernel import Kernel, KernelError
@@ -260,9 +261,11 @@ def _left_open(subject: Subject) -> dict[str, str]:
 def _not_understood(kernel: Kernel) -> dict[str, str]:
     """Return the parameters of an undecorated callable that pass no option, which stay at their defaults."""
     told = [row for row in OPTIONS.values() if not row.of or row.of in kernel.supports]
-    spellings = {spelling for row in (*told, *ABILITIES.values()) for spelling in row.spellings} | {"enable_gqa"}
+    shown = PRESENTATIONS[kernel.presentation]
+    spellings = {spelling for row in (*told, *ABILITIES.values()) for spelling in row.spellings}
+    spellings |= {"enable_gqa", *(word for name in shown.says_where for word in spelled(name))}
     spellings |= set(kernel.destinations.values())
-    parameters = list(kernel.parameters.values())[len(PRESENTATIONS[kernel.presentation].tensors) :]
+    parameters = list(kernel.parameters.values())[len(shown.tensors) :]
     named = [
         parameter.name
         for parameter in parameters
@@ -277,7 +280,7 @@ def _clash(subject: Subject, pair: tuple[str, str]) -> str | None:
 
     The code that a call reaches depends on its shape too, so each supported shape ability is tried.
     """
-    if not subject.supports(*pair):
+    if not subject.supports(*pair) or any(set(pair) == set(apart) for apart in subject.kernel.limits.exclusive):
         return None
     for shape in (None, *(option for option in ("dv", "cross", "gqa") if subject.supports(option))):
         apart = [_called(subject, shape, option) for option in pair]

@@ -38,6 +38,8 @@ class Request:
     framework: str | None = None
     contract: str | None = None
     supports: str | None = None
+    #: Name of the library's signature with which an undecorated callable is called.
+    signature: str | None = None
     #: True if the kernel runs in a process of its own; None chooses that for kernels outside attn-spec.
     isolate: bool | None = None
     #: Limit of this process's address space, in GiB.
@@ -58,6 +60,7 @@ class Request:
         pairs += [("shape", shape) for shape in self.shapes]
         pairs += [("profile", self.profile), ("seed", self.seed), ("call-limit", self.call_limit)]
         pairs += [("framework", self.framework), ("contract", self.contract), ("supports", self.supports)]
+        pairs += [("signature", self.signature)]
         pairs += [("isolate", isolate_word(self.isolate)), ("memory", self.memory)]
         table = self.known_defects
         pairs += [("known-defects", table if table in (None, OWN) else table.resolve())]

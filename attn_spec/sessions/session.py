@@ -322,7 +322,7 @@ class Session:
         from attn_spec.kernels.time_limit import last_resort
         from attn_spec.search.preflight import PlainCallError, preflight
 
-        declared = declarations(*map(self.option, ("framework", "contract", "supports")))
+        declared = declarations(*map(self.option, ("framework", "contract", "supports", "signature")))
         try:
             kernel = found(spec, self.option("isolate"), self.option("memory"), **declared)
             dtypes = [dtype for dtype in self.option("dtype") if named or dtype in kernel.dtypes]

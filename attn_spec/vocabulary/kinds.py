@@ -13,6 +13,8 @@ from attn_spec.kernels import limits, presentations
 from attn_spec.kernels.declaration import kernel as declare
 from attn_spec.kernels.kernel import FOUND, Kernel
 from attn_spec.kernels.limits import Limits
+from attn_spec.kernels.signatures import table as signatures
+from attn_spec.kernels.signatures.signature import REQUIRED, Argument
 from attn_spec.numbers import formats
 from attn_spec.problem import abilities, options, quantities
 from attn_spec.problem.conventions import CONVENTIONS, Conventions
@@ -255,6 +257,36 @@ def _presentations() -> list[Word]:
     return [Word(kind="presentation", name=name, says=row.says) for name, row in rows]
 
 
+def _signatures() -> list[Word]:
+    rows = signatures.SIGNATURES.items()
+    return [
+        Word(
+            kind="signature",
+            name=name,
+            says=f"is called as {row.function}, with tensors of {row.framework}",
+            facts=_facts(presentation=row.presentation, **row.conventions)
+            + tuple((argument.name, _parameter(argument)) for argument in row.arguments)
+            + _facts(limits=_set_limits(row.limits), dtypes=", ".join(row.dtypes))
+            + tuple((f"fact {number}", f"{fact.says} ({fact.source})") for number, fact in enumerate(row.facts, 1))
+            + (("source of names", row.source),),
+            also=(row.function, row.function.rpartition(".")[2]),
+        )
+        for name, row in rows
+    ]
+
+
+def _parameter(argument: Argument) -> str:
+    """Return what a parameter of a library's function says, how, and its default."""
+    default = "required" if argument.default is REQUIRED else f"default {argument.default!r}"
+    return "; ".join(filter(None, (", ".join(argument.says), argument.means, default)))
+
+
+def _set_limits(limits: Limits) -> str:
+    """Return the limits that are set."""
+    found = {item.name: getattr(limits, item.name) for item in fields(Limits)}
+    return ", ".join(f"{name}={value!r}" for name, value in found.items() if value != getattr(Limits(), name))
+
+
 def _limits() -> list[Word]:
     comments = comments_of(Limits)
     return [Word(kind="limit", name=item.name, says=comments[item.name]) for item in fields(Limits)]
@@ -282,6 +314,7 @@ def kinds() -> tuple[Kind, ...]:
         kind("ability", summary(abilities), _abilities, "abilities"),
         kind("limit", summary(limits), _limits),
         kind("presentation", summary(presentations), _presentations),
+        kind("signature", summary(signatures), _signatures),
         kind("convention", summary(Conventions), _conventions, in_full=True),
         kind("library", summary(libraries), _libraries, "libraries", in_full=True),
         kind("contract", summary(presets), _contracts, also=("preset", "presets"), closing=_chooser),

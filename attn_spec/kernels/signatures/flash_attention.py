@@ -1,0 +1,172 @@
+"""Signatures of flash-attention 2, 3 and 4, for equal and for packed sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attn_spec.kernels.signatures.arguments import (
+    asks_lse,
+    fixed,
+    idle,
+    per_head,
+    same,
+    scale,
+    tensor,
+    where,
+    window,
+)
+from attn_spec.kernels.signatures.signature import Argument, Fact, Signature
+
+_QKV = (tensor("q"), tensor("k"), tensor("v"))
+_PLACES = where("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+_2 = "flash-attention@0251105, flash_attn/flash_attn_interface.py"
+_3 = "flash-attention@0251105, hopper/flash_attn_interface.py"
+_4 = "flash-attention@0251105, flash_attn/cute/interface.py"
+_CORNER = "the diagonal ends in the bottom right corner, and window_size counts from there"
+_HALVES = ("float16", "bfloat16")
+
+
+def _facts(interface: str, lse: str, empty: str, where_empty: str) -> tuple[Fact, ...]:
+    return (
+        Fact(says=_CORNER, source=interface),
+        Fact(says=f"the log-sum-exp is {lse}, natural", source=interface),
+        Fact(says=f"the log-sum-exp of a query that sees no key is {empty}", source=where_empty),
+    )
+
+
+_OF_2: dict[str, Any] = {
+    "framework": "torch",
+    "dtypes": _HALVES,
+    "option_dtypes": {"alibi_slopes": "float32"},
+    "conventions": {"causal_alignment": "bottom_right", "empty_row": "zero", "empty_lse": "+inf"},
+    "source": _2,
+}
+_EMPTY_2 = "flash-attention@0251105, csrc/flash_attn/src/softmax.h, normalize_softmax_lse"
+_REST_2 = (
+    fixed("dropout_p", 0.0),
+    scale("softmax_scale"),
+    same("causal", default=False),
+    window("window_size", (-1, -1)),
+    same("softcap", default=0.0, means="0 is none"),
+    per_head("alibi_slopes", "alibi_slopes", by_entry=True),
+    idle("deterministic", False),
+    asks_lse("return_attn_probs"),
+)
+
+FLASH_ATTN = Signature(
+    function="flash_attn.flash_attn_func",
+    presentation="BSHD",
+    arguments=(*_QKV, *_REST_2),
+    facts=_facts(f"{_2}, docstring of flash_attn_func", "[B, Hq, Sq]", "+inf", _EMPTY_2),
+    **_OF_2,
+)
+FLASH_ATTN_VARLEN = Signature(
+    function="flash_attn.flash_attn_varlen_func",
+    presentation="THD",
+    arguments=(*_QKV, *_PLACES, *_REST_2, fixed("block_table", None)),
+    facts=_facts(f"{_2}, docstring of flash_attn_varlen_func", "[Hq, Tq]", "+inf", _EMPTY_2),
+    **_OF_2,
+)
+
+_OF_3: dict[str, Any] = {
+    "framework": "torch",
+    "dtypes": _HALVES,
+    "conventions": {"causal_alignment": "bottom_right", "empty_row": "zero", "empty_lse": "-inf"},
+    "source": _3,
+}
+_EMPTY_3 = "flash-attention@0251105, hopper/softmax.h, finalize"
+_REST_3: tuple[Argument, ...] = (
+    scale("softmax_scale"),
+    same("causal", default=False),
+    fixed("qv", None),
+    fixed("q_descale", None),
+    fixed("k_descale", None),
+    fixed("v_descale", None),
+    window("window_size", (-1, -1)),
+    same("attention_chunk", default=0, means="0 is none"),
+    same("softcap", default=0.0, means="0 is none"),
+    idle("num_splits", 1),
+    idle("pack_gqa"),
+    idle("deterministic", False),
+    idle("sm_margin", 0),
+    asks_lse("return_attn_probs"),
+)
+
+FLASH_ATTN_3 = Signature(
+    function="flash_attn_interface.flash_attn_func",
+    presentation="BSHD",
+    arguments=(*_QKV, *_REST_3),
+    facts=_facts(f"{_3}, docstring of flash_attn_func", "[B, Hq, Sq]", "-inf", _EMPTY_3),
+    **_OF_3,
+)
+FLASH_ATTN_3_VARLEN = Signature(
+    function="flash_attn_interface.flash_attn_varlen_func",
+    presentation="THD",
+    arguments=(*_QKV, *_PLACES, fixed("seqused_q", None), fixed("seqused_k", None), *_REST_3),
+    facts=_facts(f"{_3}, docstring of flash_attn_func", "[Hq, Tq]", "-inf", _EMPTY_3),
+    **_OF_3,
+)
+
+_OF_4: dict[str, Any] = {
+    "framework": "torch",
+    "dtypes": _HALVES,
+    "conventions": {"causal_alignment": "bottom_right", "empty_row": "zero", "empty_lse": "-inf"},
+    "source": _4,
+}
+_EMPTY_4 = "flash-attention@0251105, flash_attn/cute/softmax.py, finalize"
+_MASKED_4 = (
+    scale("softmax_scale"),
+    same("causal", default=False),
+    window("window_size", (None, None), unbounded=None),
+    per_head("learnable_sink", "sinks"),
+    same("softcap", default=0.0, means="0 is none"),
+    idle("num_splits", 1),
+    idle("pack_gqa"),
+    idle("deterministic", False),
+    fixed("score_mod", None),
+    fixed("score_mod_bwd", None),
+    fixed("mask_mod", None),
+)
+_SINK_4 = Fact(says="the log-sum-exp has the term of learnable_sink", source=_EMPTY_4)
+
+FA4 = Signature(
+    function="flash_attn.cute.flash_attn_func",
+    presentation="BSHD",
+    arguments=(
+        *_QKV,
+        fixed("qv", None),
+        fixed("gather_kv_indices", None),
+        *_MASKED_4,
+        idle("aux_tensors"),
+        idle("aux_scalars"),
+        fixed("block_sparse_tensors", None),
+        fixed("block_sparse_tensors_bwd", None),
+        asks_lse("return_lse"),
+    ),
+    facts=(*_facts(f"{_4}, flash_attn_func", "[B, Hq, Sq]", "-inf", _EMPTY_4), _SINK_4),
+    **_OF_4,
+)
+FA4_VARLEN = Signature(
+    function="flash_attn.cute.flash_attn_varlen_func",
+    presentation="THD",
+    arguments=(
+        *_QKV,
+        fixed("qv", None),
+        *(same(name, default=None) for name in ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")),
+        idle("min_seqlen_k"),
+        fixed("seqused_q", None),
+        fixed("seqused_k", None),
+        fixed("gather_kv_indices", None),
+        fixed("page_table", None),
+        *_MASKED_4,
+        fixed("block_sparse_tensors", None),
+        idle("aux_tensors"),
+        idle("aux_scalars"),
+        asks_lse("return_lse"),
+        idle("scheduler_metadata"),
+        idle("seqlen_k_per_split"),
+        idle("disable_scheduler_metadata", False),
+    ),
+    facts=(*_facts(f"{_4}, flash_attn_varlen_func", "[Hq, Tq]", "-inf", _EMPTY_4), _SINK_4),
+    **_OF_4,
+)

@@ -1,0 +1,76 @@
+"""Signatures of the attention functions of Hugging Face's transformers 5.24."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from attn_spec.kernels.limits import Limits
+from attn_spec.kernels.signatures.arguments import fixed, idle, mask_or_bias, scale, tensor
+from attn_spec.kernels.signatures.signature import REQUIRED, Argument, Fact, Given, Signature
+
+_QKV = (tensor("query", "q"), tensor("key", "k"), tensor("value", "v"))
+_SWAPPED = Fact(
+    says="inputs are [B, H, S, D], and the output is [B, S, H, D]",
+    source="transformers 5.24, both functions: attn_output.transpose(1, 2)",
+)
+
+
+def _module(given: Given) -> SimpleNamespace:
+    """Return what the functions read of a module of a model."""
+    return SimpleNamespace(
+        num_key_value_groups=given.query_heads // given.kv_heads, training=False, is_causal=False, layer_idx=0
+    )
+
+
+_MODULE: Argument = idle("module", REQUIRED, value=_module)
+
+HF_EAGER = Signature(
+    function="transformers.models.llama.modeling_llama.eager_attention_forward",
+    framework="torch",
+    presentation="BHSD",
+    dtypes=("float32", "float16", "bfloat16"),
+    arguments=(
+        _MODULE,
+        *_QKV,
+        mask_or_bias("attention_mask", REQUIRED, takes=("bias",)),
+        scale("scaling", REQUIRED),
+        fixed("dropout", 0.0),
+    ),
+    swapped={"output": (1, 2)},
+    answer=lambda result, passed: (result[0], None),
+    facts=(
+        _SWAPPED,
+        Fact(
+            says="attention_mask is added to the scores; None adds nothing",
+            source="transformers 5.24, modeling_llama.py: attn_weights + attention_mask",
+        ),
+    ),
+    source="transformers 5.24, modeling_llama.py, eager_attention_forward",
+)
+
+HF_SDPA = Signature(
+    function="transformers.integrations.sdpa_attention.sdpa_attention_forward",
+    framework="torch",
+    presentation="BHSD",
+    dtypes=("float32", "float16", "bfloat16"),
+    arguments=(
+        _MODULE,
+        *_QKV,
+        mask_or_bias("attention_mask", REQUIRED),
+        fixed("dropout", 0.0),
+        scale("scaling"),
+        fixed("is_causal", None, value=False),
+        fixed("position_bias", None),
+    ),
+    limits=Limits(exclusive=(("mask", "bias"),)),
+    swapped={"output": (1, 2)},
+    answer=lambda result, passed: (result[0], None),
+    facts=(
+        _SWAPPED,
+        Fact(
+            says="is_causal is no option here: it has no effect on a single query, whatever the number of keys",
+            source="transformers 5.24, sdpa_attention.py: q_length > 1 and attention_mask is None and is_causal",
+        ),
+    ),
+    source="transformers 5.24, sdpa_attention.py",
+)

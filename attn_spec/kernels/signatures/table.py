@@ -1,0 +1,34 @@
+"""The table of signatures: functions of libraries, by the name that a declaration or a call gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attn_spec.kernels.signatures import engines, flash_attention, huggingface, jax, onnx, pytorch
+from attn_spec.kernels.signatures.signature import Signature, named_in
+
+_ROWS = {
+    "torch_sdpa": pytorch.TORCH_SDPA,
+    "torch_varlen": pytorch.TORCH_VARLEN,
+    "flex_attention": pytorch.FLEX_ATTENTION,
+    "hf": huggingface.HF_EAGER,
+    "hf_sdpa": huggingface.HF_SDPA,
+    "jax": jax.JAX,
+    "onnx_attention": onnx.ONNX_ATTENTION,
+    "flash_attn": flash_attention.FLASH_ATTN,
+    "flash_attn_varlen": flash_attention.FLASH_ATTN_VARLEN,
+    "flash_attn_3": flash_attention.FLASH_ATTN_3,
+    "flash_attn_3_varlen": flash_attention.FLASH_ATTN_3_VARLEN,
+    "fa4": flash_attention.FA4,
+    "fa4_varlen": flash_attention.FA4_VARLEN,
+    "vllm_unified": engines.VLLM_UNIFIED,
+    "sglang_decode": engines.SGLANG_DECODE,
+}
+
+#: Every signature by its name.
+SIGNATURES: dict[str, Signature] = {name: replace(row, name=name) for name, row in _ROWS.items()}
+
+
+def signature(name: str) -> Signature:
+    """Return the row of a name. Raises :class:`SignatureError`."""
+    return named_in(SIGNATURES, name)

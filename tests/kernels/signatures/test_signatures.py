@@ -1,0 +1,248 @@
+"""Functions with the signatures of libraries are right without an adapter, and functions that misread one are not."""
+
+import ast
+import functools
+import importlib
+import inspect
+import re
+
+import pytest
+import torch
+from attn_spec.implementations import triton_tiles  # noqa: F401 -- chooses how Triton runs, before PyTorch loads it
+from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.functional import scaled_dot_product_attention
+
+from attn_spec import kernel
+from attn_spec.contract.presets import UNDECLARED
+from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.signatures.signature import REQUIRED, Given
+from attn_spec.kernels.signatures.table import SIGNATURES
+from attn_spec.kernels.subject import Subject
+from attn_spec.search.profiles import Profile
+from attn_spec.search.property import load_all
+from attn_spec.search.search import search
+from tests.kernels.signatures import own_functions as own
+
+PROPERTIES = load_all()
+ACCURATE = "accuracy.output_is_within_its_bound"
+LSE = "accuracy.log_sum_exp_is_within_its_bound"
+#: A function for each signature: the library's own where it has a kernel for a CPU.
+FUNCTIONS = {
+    "torch_sdpa": scaled_dot_product_attention,
+    "torch_varlen": own.varlen_attn,
+    "flex_attention": flex_attention,
+    "flash_attn": own.flash_attn_func,
+    "flash_attn_varlen": own.flash_attn_varlen_func,
+    "flash_attn_3": own.flash_attn_3_func,
+    "flash_attn_3_varlen": own.flash_attn_3_varlen_func,
+    "fa4": own.fa4_func,
+    "fa4_varlen": own.fa4_varlen_func,
+    "vllm_unified": own.unified_attention,
+    "sglang_decode": own.decode_attention_fwd,
+}
+#: Signatures whose functions return a log-sum-exp.
+WITH_LSE = {name for name, row in SIGNATURES.items() if any("lse" in one.says for one in row.arguments)}
+
+
+def declared(name, function, supports=(), **facts):
+    lse = {"lse"} & set(supports) if name not in WITH_LSE else {"lse"}
+    able = {"gqa", "cross", *supports, *lse}
+    facts = {"contract": UNDECLARED, **facts}
+    return kernel(signature=name, dtypes=("float32",), supports=able, **facts)(function)
+
+
+def verdict(made, property_id, examples=10):
+    profile = Profile(name="test", examples=examples, floor=1, seconds=60, shrink_seconds=0, seed=0)
+    row, _ = search(PROPERTIES[property_id], Subject(made, "float32"), profile, seed=0)
+    return str(row.verdict), row.message
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_right_by_its_signature_alone(name):
+    made = declared(name, FUNCTIONS[name])
+
+    for asked in (ACCURATE, LSE) if name in WITH_LSE else (ACCURATE,):
+        assert verdict(made, asked, 3 if name == "flex_attention" else 8) == ("held", "")
+
+
+def with_other(function, **changes):
+    """Return a function that misreads some arguments: each change maps a value to the one that is used."""
+
+    @functools.wraps(function)
+    def misread(*args, **given):
+        bound = inspect.signature(function).bind(*args, **given)
+        bound.apply_defaults()
+        for word, change in changes.items():
+            bound.arguments[word] = change(bound.arguments[word])
+        return function(*bound.args, **bound.kwargs)
+
+    return misread
+
+
+def in_base_2(function):
+    @functools.wraps(function)
+    def other(*args, **given):
+        out, lse, *rest = function(*args, **given)
+        return out, lse / torch.log(torch.tensor(2.0)), *rest
+
+    return other
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "property_id"),
+    [
+        ("flash_attn", with_other(own.flash_attn_func, causal=lambda _: False), ACCURATE),
+        ("flash_attn", with_other(own.flash_attn_func, window_size=lambda pair: (pair[0], -1)), ACCURATE),
+        ("flash_attn", in_base_2(own.flash_attn_func), LSE),
+        ("flash_attn_varlen", with_other(own.flash_attn_varlen_func, alibi_slopes=lambda _: None), ACCURATE),
+        ("flash_attn_3", with_other(own.flash_attn_3_func, attention_chunk=lambda _: 0), ACCURATE),
+        ("fa4", with_other(own.fa4_func, learnable_sink=lambda _: None), "sinks.*"),
+        ("torch_varlen", with_other(own.varlen_attn, scale=lambda _: None), ACCURATE),
+        ("vllm_unified", with_other(own.unified_attention, softcap=lambda _: 0.0), ACCURATE),
+        ("sglang_decode", with_other(own.decode_attention_fwd, sm_scale=lambda _: 1.0), ACCURATE),
+    ],
+)
+def test_a_function_that_misreads_an_argument_is_refuted(name, wrong, property_id):
+    asked = [each for each in PROPERTIES if each.startswith(property_id.removesuffix("*"))]
+
+    assert "refuted" in [verdict(declared(name, wrong), each, 20)[0] for each in asked]
+
+
+def parameters(path):
+    """Return the parameters of a library's function; one that is written in C has them in its docstring."""
+    module, _, attribute = path.rpartition(".")
+    function = getattr(pytest.importorskip(module), attribute)
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:
+        written = re.search(rf"{attribute}\((.*?)\) ->", function.__doc__, re.DOTALL)[1]
+        named = re.findall(r"(\w+)(?:=([\w.]+))?", written)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        made = (inspect.Parameter(n, kind, default=ast.literal_eval(x) if x else REQUIRED) for n, x in named)
+        return {one.name: one for one in made}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_the_parameters_are_those_of_the_library(name):
+    found = parameters(SIGNATURES[name].function)
+
+    told = {one.name: one.default for one in SIGNATURES[name].arguments}
+    assert list(told) == [word for word, one in found.items() if one.kind is not one.VAR_KEYWORD]
+    assert told == {word: found[word].default for word in told}
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS.keys() - {"torch_sdpa", "flex_attention"}))
+def test_the_functions_of_these_tests_have_the_signature(name):
+    found = inspect.signature(FUNCTIONS[name]).parameters
+
+    assert {one.name: one.default for one in SIGNATURES[name].arguments} == {n: x.default for n, x in found.items()}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_a_signature_says_all_that_its_presentation_needs(name):
+    row = SIGNATURES[name]
+    said = {own for one in row.arguments for own in one.says}
+
+    assert said.issuperset({*row.shown.tensors, *row.shown.says_where})
+    assert set(row.option_dtypes) <= said
+    assert row.facts
+    assert all(fact.source for fact in row.facts)
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_a_default_says_nothing(name):
+    for one in SIGNATURES[name].arguments:
+        if one.default is not REQUIRED:
+            assert not one.read(one.default), one.name
+
+
+def test_what_is_written_is_read_again():
+    shown = SIGNATURES["flash_attn"].shown
+    q, k = torch.zeros(2, 5, 4, 8), torch.zeros(2, 7, 2, 8)
+    values = {"window": (3, None), "softcap": 2.5, "scale": 0.5, "causal": True}
+    given = Given(shown, {"q": q, "k": k, "v": k, **values})
+
+    found = {}
+    for one in SIGNATURES["flash_attn"].arguments:
+        found |= one.read(one.spell(given))
+    assert {name: x for name, x in found.items() if name not in "qkv"} == values
+
+
+def with_less(q, k, v, softmax_scale=None, causal=True):
+    return own.flash_attn_func(q, k, v, softmax_scale=softmax_scale, causal=causal)
+
+
+def test_a_function_with_a_part_of_the_parameters_limits_itself_to_these():
+    made = kernel(signature="flash_attn", dtypes=("float32",), contract=UNDECLARED, supports=("cross",))(with_less)
+
+    assert made.supports == {"scale", "causal", "cross"}
+    assert verdict(made, ACCURATE) == ("held", "")  # its own default, causal=True, is turned off by False
+    assert not made.option_dtypes
+    with pytest.raises(KernelError, match=r"no parameter that it has of the signature flash_attn says lse, softcap"):
+        kernel(signature="flash_attn", supports=("softcap", "lse"))(with_less)
+
+
+def other_names(a, b, c, causal=False):
+    return own.flash_attn_func(a, b, c, causal=causal)
+
+
+def test_tensors_of_other_names_are_passed_by_place():
+    made = kernel(signature="flash_attn", dtypes=("float32",), contract=UNDECLARED)(other_names)
+
+    assert verdict(made, ACCURATE) == ("held", "")
+
+
+def test_what_is_declared_besides_wins():
+    made = kernel(signature="flash_attn", conventions={"empty_lse": "-inf"}, positive_scale=True)(own.flash_attn_func)
+
+    assert (made.framework, made.dtypes, made.presentation) == ("torch", ("float16", "bfloat16"), "BSHD")
+    assert (made.conventions.causal_alignment, made.conventions.empty_lse) == ("bottom_right", "-inf")
+    assert made.limits.positive_scale
+    assert made.signature == "flash_attn"
+
+
+def requires_more(q, k, v, page_size):
+    return q + page_size
+
+
+@pytest.mark.parametrize(
+    ("function", "facts", "text"),
+    [
+        (own.flash_attn_func, {"signature": "flash_atn"}, r"unknown signature 'flash_atn'; did you mean 'flash_attn'"),
+        (own.flash_attn_func, {"presentation": "BHSD"}, r"are in the presentation BSHD, not BHSD"),
+        (own.flash_attn_func, {"merge": "mask"}, r"merge changes the call that signature='flash_attn' describes"),
+        (own.flash_attn_func, {"supports": ("mask",)}, r"no parameter .* says mask"),
+        (own.flash_attn_func, {"supports": "lse"}, r"supports must be several names"),
+        (own.flash_attn_func, {"signature": "flash_attn_varlen"}, r"takes no cu_seqlens_k, cu_seqlens_q"),
+        (requires_more, {}, r"requires_more requires page_size, which flash_attn has not"),
+    ],
+)
+def test_what_contradicts_the_signature_is_refused(function, facts, text):
+    with pytest.raises(KernelError, match=text):
+        kernel(**{"signature": "flash_attn", **facts})(function)
+
+
+def test_a_call_with_an_option_that_no_parameter_says_is_refused():
+    made = kernel(signature="torch_sdpa")(scaled_dot_product_attention)
+    x = torch.zeros(1, 1, 2, 4)
+
+    with pytest.raises(ValueError, match=r"no parameter of .* says softcap"):
+        made(x, x, x, softcap=1.0)
+
+
+def test_an_undecorated_function_has_the_conventions_of_the_signature():
+    made = from_callable(own.flash_attn_func, signature="flash_attn")
+
+    assert not made.declared
+    assert made.conventions.empty_lse == "+inf"
+    assert made.supports == {"scale", "causal", "window", "softcap", "alibi_slopes"}
+    assert from_callable(own.flash_attn_func, signature="flash_attn", without=("window",)).supports == made.supports - {
+        "window"
+    }
+
+
+def test_every_library_function_of_the_table_is_found_by_its_module():
+    found = [name for name, row in SIGNATURES.items() if importlib.util.find_spec(row.function.partition(".")[0])]
+
+    assert {"torch_sdpa", "torch_varlen", "flex_attention", "jax"} <= set(found)
