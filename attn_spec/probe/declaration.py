@@ -9,7 +9,9 @@ from functools import partial
 import numpy as np
 
 from attn_spec.isolation.foreign import found
-from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.kernel import Kernel, KernelError
+from attn_spec.kernels.signatures.fitting import fitting
+from attn_spec.kernels.signatures.table import SIGNATURES
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.preflight import preflight
 
@@ -31,10 +33,18 @@ def declaration(spec: str, framework: str | None = None) -> list[str]:
         raise KernelError(f"{spec} declares itself with @kernel; probe the function without it")
     presented = presentation(kernel, kernel.dtypes[-1 if kernel.framework == "numpy" else 0])
     if presented.value is None:
-        raise KernelError(f"{spec}: no presentation was found: {presented.evidence}")
+        raise KernelError(f"{spec}: no presentation was found: {presented.evidence}{_proposed(kernel, '; ')}")
     ready = preflight(replace(kernel, presentation=presented.value))
     with np.errstate(all="ignore"):
-        return _lines(ready.subjects, presented)
+        return [*_lines(ready.subjects, presented), *filter(None, [_proposed(kernel, "# ")])]
+
+
+def _proposed(kernel: Kernel, before: str) -> str:
+    """Return the signatures that the callable has by its parameters, as a proposal; empty if it has none."""
+    found = fitting(kernel.parameters)
+    told = " or ".join(f"signature={name!r}" for name in found)
+    what = ", ".join(SIGNATURES[name].function for name in found)
+    return f"{before}{told}: its parameters and defaults are those of {what}" if found else ""
 
 
 def _lines(subjects: Sequence[Subject], presented: Finding) -> list[str]:
