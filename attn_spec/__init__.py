@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from attn_spec.sessions.parametrization import parametrize as parametrize
     from attn_spec.testing import assert_attention as assert_attention
     from attn_spec.testing import assert_attention_gradients as assert_attention_gradients
+    from attn_spec.watching.watch import watch as watch
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ _HOMES = {
     "parametrize": "sessions.parametrization",
     "run": "kernels.by_hand",
     "tensors": "kernels.by_hand",
+    "watch": "watching.watch",
 }
 __all__ = [
     "Contract",
@@ -48,6 +50,7 @@ __all__ = [
     "parametrize",
     "run",
     "tensors",
+    "watch",
 ]
 
 

@@ -83,11 +83,22 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "signature": {"help": "for undecorated callables: the library's signature with which they are called"},
 }  # fmt: skip
 
+#: Options of the watch, all named --attn-watch...
+WATCH: dict[str, dict[str, Any]] = {
+    "watch": {"action": "append", "default": [], "metavar": "FUNCTION", "help": "judge the calls of this function, "
+              "package.module:function, while tests run; may be repeated; also the ini option attn_watch"},
+    "watch-share": {"type": float, "default": 0.2, "help": "share of the time that the judge may take (default: 0.2)"},
+    "watch-rows": {"type": int, "default": 64, "help": "rows of each head that are judged (default: 64)"},
+    "watch-report": {"type": Path, "help": "write what was seen of each function to this file, as JSON"},
+    "watch-report-only": {"action": "store_true", "help": "tell of refuted calls, and fail no test"},
+}  # fmt: skip
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options, all named --attn-..."""
     group = parser.getgroup("attn-spec", "certify attention kernels")
-    for name, settings in OPTIONS.items():
+    parser.addini("attn_watch", "functions whose calls are judged while tests run", type="linelist", default=[])
+    for name, settings in (OPTIONS | WATCH).items():
         group.addoption(f"--attn-{name}", dest=f"attn_{name.replace('-', '_')}", **settings)
 
 
@@ -101,12 +112,25 @@ def pytest_configure(config: pytest.Config) -> None:
     except ShapeError as error:
         session.tell("refusal", message=str(error))
         raise pytest.UsageError(str(error)) from None
+    if watched := [*(config.getoption("attn_watch") or ()), *(config.getini("attn_watch") or ())]:
+        _watch(config, watched)
     if config.getoption("attn_kernel"):
         os.environ |= share(int(getattr(config, "workerinput", {}).get("workercount", 1)))
         with _refusals(session):
             session.find_kernels()
             session.describe()
             session.give_account()
+
+
+def _watch(config: pytest.Config, names: list[str]) -> None:
+    """Watch functions while tests run. Raises ``pytest.UsageError`` for a function that cannot be watched."""
+    from attn_spec.watching.plugin import WatchPlugin
+    from attn_spec.watching.target import WatchError
+
+    try:
+        config.pluginmanager.register(WatchPlugin(config, names), "attn_spec.watching.plugin")
+    except WatchError as error:
+        raise pytest.UsageError(f"--attn-watch: {error}") from None
 
 
 @contextlib.contextmanager

@@ -1,0 +1,126 @@
+"""One call of a watched function: its arguments as an assertion takes them, and what tells kinds of calls apart."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attn_spec.kernels.any_call import any_call, presentation_of
+from attn_spec.kernels.call import Call, CallError
+from attn_spec.kernels.signatures.reading import Reading, read
+from attn_spec.watching import autocast
+from attn_spec.watching.backward import Backward
+from attn_spec.watching.target import Target
+
+
+@dataclass
+class Seen:
+    """One call, as the watch reads it."""
+
+    key: Any
+    #: All arguments by the names of parameters.
+    passed: dict[str, Any]
+    #: q, k and v by these names, and the parameters that hold them.
+    tensors: dict[str, Any]
+    names: dict[str, str]
+    #: Dtype to which autocast rounds the operands of a function of PyTorch; None if it rounds none.
+    cast: Any = None
+
+    @property
+    def device(self) -> str:
+        """Type of the device of q."""
+        return str(getattr(getattr(self.tensors["q"], "device", None), "type", "cpu"))
+
+    @property
+    def is_one_entry(self) -> bool:
+        """True if q has three axes, heads, queries and columns, as PyTorch lets it."""
+        return len(self.tensors["q"].shape) == 3 and self.names["q"] == "query"
+
+    def with_batch(self, x: Any) -> Any:
+        """Return a tensor with the axis of batch entries, where the call leaves it out."""
+        return x[None] if self.is_one_entry and getattr(x, "ndim", 0) == 3 else x
+
+    def given(self, x: Any) -> Any:
+        """Return a tensor of the call as the function computes with it: rounded by autocast, without a graph."""
+        return self.with_batch(autocast.rounded(without_graph(x), self.cast))
+
+    def words(self, target: Target) -> dict[str, Any]:
+        """Return the arguments of an assertion about the call."""
+        plain = {name: self.given(x) for name, x in self.passed.items()}
+        if target.row is not None:
+            return {"signature": target.row.name, **plain}
+        own = {letter: plain.pop(name) for letter, name in self.names.items()}
+        return {**own, **{name: x for name, x in plain.items() if x is not None}}
+
+    def call(self, target: Target) -> Call:
+        """Return the call as assertions read it."""
+        words = self.words(target)
+        row = words.pop("signature", None)
+        tensors = {letter: words.pop(letter, None) for letter in "qkv"}
+        reading = Reading(tensors=tensors, words=words, presentation=None) if row is None else read(row, tensors, words)
+        q, k, v = reading.tensors.values()
+        shown = presentation_of(q, reading.presentation, reading.words)
+        return any_call(q, k, v, presentation=shown, **reading.words)
+
+    def with_views(self, backward: Backward, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the positional arguments with views in place of q, k and v."""
+        return tuple(self._view(backward, x) for x in args)
+
+    def keywords(self, backward: Backward, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keyword arguments with views in place of q, k and v."""
+        return {name: self._view(backward, x) for name, x in kwargs.items()}
+
+    def _view(self, backward: Backward, x: Any) -> Any:
+        return next((view for letter, view in backward.views.items() if self.tensors[letter] is x), x)
+
+
+def tensors_of(target: Target, passed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return q, k and v, and the parameters that hold them. Raises :class:`CallError`."""
+    if target.row is not None:
+        names = {letter: target.row.keyword(letter) for letter in "qkv"}
+    else:
+        own = [name for name, x in passed.items() if hasattr(x, "shape") and len(x.shape) > 1][:3]
+        names = dict(zip("qkv", own, strict=False))
+    if missing := [letter for letter in "qkv" if passed.get(names.get(letter, ""), None) is None]:
+        raise CallError(f"the call has no tensor {missing[0]}")
+    return {letter: passed[name] for letter, name in names.items()}, names
+
+
+def without_values(passed: Mapping[str, Any]) -> str:
+    """Return the reason for which tensors of a call have no values to judge; empty if they have."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return ""
+    for name, x in passed.items():
+        if isinstance(x, torch.Tensor) and type(x) not in (torch.Tensor, torch.nn.Parameter):
+            return f"{name} is a {type(x).__name__}"
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001 -- torch.func has no public word for it
+        if isinstance(x, torch.Tensor) and (x.is_meta or wrapped(x)):
+            return f"{name} has no values here, as on the device meta or inside torch.func"
+    return ""
+
+
+def versions_of(tensors: Mapping[str, Any]) -> list[int]:
+    """Return how often each tensor of PyTorch was changed in place."""
+    return [x._version for x in tensors.values()]  # noqa: SLF001 -- PyTorch has no other name for it
+
+
+def kind_of(x: Any) -> Any:
+    """Return what tells kinds of calls apart: shape, strides, dtype and device of a tensor, or the value itself."""
+    if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+        return repr(x)
+    strides = x.stride() if callable(getattr(x, "stride", None)) else getattr(x, "strides", None)
+    return (
+        tuple(x.shape),
+        strides,
+        str(x.dtype),
+        str(getattr(x, "device", "")),
+        bool(getattr(x, "requires_grad", False)),
+    )
+
+
+def without_graph(x: Any) -> Any:
+    """Return a tensor without its graph."""
+    return x.detach() if callable(getattr(x, "detach", None)) else x

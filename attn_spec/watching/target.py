@@ -1,0 +1,117 @@
+"""The function that a watch judges: found by name, and how the arguments of its calls are read."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attn_spec.kernels.signatures.signature import Signature, SignatureError
+from attn_spec.kernels.signatures.table import SIGNATURES
+from attn_spec.kernels.signatures.table import signature as row_of
+from attn_spec.nearest_names import suggestion
+
+
+class WatchError(Exception):
+    """A function cannot be watched; the message says what to do next."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A function whose calls are judged."""
+
+    #: Name of the module that defines the function, and its name there.
+    module: str
+    attribute: str
+    function: Callable[..., Any]
+    #: Signature of a library by which calls are read; None reads the function's own parameters.
+    row: Signature | None = None
+
+    @property
+    def spec(self) -> str:
+        """Name by which the function is found again as a kernel."""
+        return f"{self.module}:{self.attribute}"
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """Declarations of the function as a kernel."""
+        return {} if self.row is None else {"signature": self.row.name}
+
+    def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all arguments of a call by the names of parameters. Raises ``TypeError`` as the call would."""
+        if self.row is not None:
+            names = list(self.row.named)
+            if len(args) > len(names):
+                raise TypeError(f"{len(args)} arguments are more than the signature {self.row.name} has")
+            return {**dict(zip(names, args, strict=False)), **kwargs}
+        bound = inspect.signature(self.function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        further: dict[str, Any] = {}
+        for name, parameter in bound.signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                further = bound.arguments.pop(name, {})
+        return {**bound.arguments, **further}
+
+    def answer(self, result: Any, passed: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the output and the log-sum-exp of a call, or None for the latter."""
+        if self.row is not None:
+            return self.row.answer(result, passed)
+        return (result[0], None) if isinstance(result, tuple | list) else (result, None)
+
+
+def target(named: str | Callable[..., Any], signature: str | None = None) -> Target:
+    """Return the target of a function, or of its name: "package.module:function" or "package.module.function".
+
+    The signature of a library's own function is known. Raises :class:`WatchError`.
+    """
+    module, attribute = _named(named) if isinstance(named, str) else _of_function(named)
+    holder = _imported(module)
+    function = getattr(holder, attribute, None)
+    if not callable(function):
+        near = suggestion(attribute, dir(holder))
+        raise WatchError(f"{module} has no function {attribute}{near}; write package.module:function")
+    try:
+        row = row_of(signature) if signature is not None else _row(function)
+    except SignatureError as error:
+        raise WatchError(str(error)) from error
+    return Target(module, attribute, function, row)
+
+
+def _named(text: str) -> tuple[str, str]:
+    module, colon, attribute = text.partition(":")
+    if not colon:
+        module, _, attribute = text.rpartition(".")
+    if not module or not attribute or "." in attribute:
+        raise WatchError(f"a function to watch is named package.module:function, not {text!r}")
+    return module, attribute
+
+
+def _of_function(function: Callable[..., Any]) -> tuple[str, str]:
+    """Return the module and the name under which a function can be found again."""
+    for row in SIGNATURES.values():
+        module, _, attribute = row.function.rpartition(".")
+        if getattr(sys.modules.get(module), attribute, None) is function:
+            return module, attribute
+    module, attribute = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module is None or attribute is None or getattr(sys.modules.get(module), attribute, None) is not function:
+        raise WatchError(f"{function!r} is no function of a module, so that its calls cannot be watched; name one")
+    return module, attribute
+
+
+def _imported(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise WatchError(f"{module} cannot be imported: {error}; write package.module:function") from error
+
+
+def _row(function: Callable[..., Any]) -> Signature | None:
+    """Return the signature of a library's function, which is known by the function itself."""
+    for row in SIGNATURES.values():
+        module, _, attribute = row.function.rpartition(".")
+        if getattr(sys.modules.get(module), attribute, None) is function:
+            return row
+    return None
