@@ -1,5 +1,6 @@
 """Lengths: each sequence of a batch is solved as if it were alone, whatever lies behind it."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -7,17 +8,20 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from attn_spec.kernels.placement import PAGE_SIZES
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import positional
 from attn_spec.search.assertions import (
     assert_gradients_within_bound,
     assert_rows_within_bound,
+    assert_unchanged,
     assert_within_bound,
+    compares_bits,
     differentiable,
     selected,
 )
-from attn_spec.search.drawing.cotangents import cotangent
+from attn_spec.search.drawing.cotangents import cotangent, randomness
 from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.drawing.strategies import TAME, named, problems
 from attn_spec.search.hidden_keys import (
@@ -31,6 +35,8 @@ CORNER = "Dao-AILab/flash-attention, README: the causal mask is aligned to the c
 UNUSED = "problem.Conventions.unused; vllm-project/vllm#936, Dao-AILab/flash-attention#1745"
 ROWS = "problem.Conventions.unused_rows; NVIDIA/TransformerEngine#3205"
 
+#: Largest number of short sequences that come beside those of a problem.
+SHORT = 2
 #: Numbers of sequences, mostly several.
 BATCH = st.sampled_from((2, 3, 1, 4))
 #: Lengths of keys, most of which leave some keys out, and lengths of queries, most of which leave some in.
@@ -220,6 +226,57 @@ def test_what_lies_behind_a_sequence_changes_nothing(subject: Subject, problem: 
 def test_a_sequence_without_keys_follows_the_convention(subject: Subject, problem: Problem) -> None:
     """Queries of a sequence of length 0 get what the conventions say, and their neighbours are within their bounds."""
     assert_within_bound(subject, problem, subject(problem))
+
+
+def beside_short_ones(subject: Subject, problem: Problem) -> tuple[Problem, np.ndarray]:
+    """Return the sequences of a problem in another order, with short ones beside them, and where each one is then, [B].
+
+    The short ones have 0 or 1 queries and keys, as far as the kernel takes such lengths. One time in two they are the
+    last ones, as in the padding of a batch to a size that a CUDA graph has recorded.
+    """
+    rng, limits, B = randomness(problem), subject.kernel.limits, problem.batch
+    short = max(0, int(min(SHORT, limits.most("B") - B, limits.most("BH") / problem.query_heads - B)))
+    entries = np.append(rng.permutation(B), np.zeros(short, dtype=int))
+    is_short = np.arange(len(entries)) >= B
+    if rng.random() < 0.5:
+        order = rng.permutation(len(entries))
+        entries, is_short = entries[order], is_short[order]
+    longer, used = problem.take("B", entries), problem.used_queries[entries]
+    few = rng.integers(2 if limits.query_lengths is None or 1 in limits.query_lengths else 1, size=len(entries))
+    keys = np.where(is_short, np.maximum(few, limits.least_keys), problem.end_keys[entries])
+    if subject.supports("seqused_q"):
+        used = np.where(is_short, keys if limits.equal_lengths else few, used)
+        longer = longer.replace(seqused_q=used[:, None, None, None])
+    elif limits.keys_reach_queries or limits.equal_lengths:
+        keys = np.maximum(keys, used)
+    where = np.flatnonzero(~is_short)
+    return longer.replace(seqused_k=keys[:, None, None, None]), where[np.argsort(entries[~is_short])]
+
+
+def with_one_placement(subject: Subject) -> Subject:
+    """Return the subject with pages of one size and one way to state a longest length, whatever the batch is."""
+    size = (subject.kernel.limits.page_sizes or PAGE_SIZES)[0]
+    return replace(subject, choices={**subject.choices, "page_sizes": (size,), "longest": ("axis",)})
+
+
+@attention_property(
+    source="batch entries are separate problems; engines pad batches to the sizes of recorded CUDA graphs",
+    hunts="an empty sequence that skips the next, a table read by the number of an entry, a special last entry",
+    needs=("seqused_k",),
+    problems=of_sequences,
+)
+def test_sequences_carry_their_lengths_along_beside_short_ones(subject: Subject, problem: Problem) -> None:
+    """Sequences in any order, beside others of length 0 or 1, are all within their bounds.
+
+    Each keeps its bits if the kernel declares batch_invariant.
+    """
+    own = with_one_placement(subject)
+    longer, where = beside_short_ones(own, problem)
+    after = own(longer)
+    assert_within_bound(own, longer, after)
+    if own.conventions.batch_invariant and compares_bits(own):
+        mine = {name: x[where] for name, x in after.items()}
+        assert_unchanged(own(problem), mine, "after the order of the sequences changed, with short ones beside them")
 
 
 @attention_property(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import TiledGradients
-from attn_spec.emulation.forward import TiledAttention
+from attn_spec.emulation.forward import Tile, TiledAttention
 from attn_spec.emulation.sequences import LENGTHS, Sequences
 
 from .mutants import mutant
@@ -21,6 +22,7 @@ BEHIND = "lengths.what_lies_behind_a_sequence_changes_nothing"
 WITHOUT_KEYS = "lengths.a_sequence_without_keys_follows_the_convention"
 PADDED = "lengths.padding_on_the_left_moves_a_sequence_and_changes_nothing"
 BEHIND_PADDING = "lengths.the_diagonal_starts_behind_the_padding"
+BESIDE_SHORT = "lengths.sequences_carry_their_lengths_along_beside_short_ones"
 ROWS = "lengths.rows_behind_a_sequence_are_zero"
 GRADIENTS = "lengths.gradients_with_lengths_are_within_their_bounds"
 REACHED = "lengths.what_lies_behind_a_sequence_reaches_no_gradient"
@@ -104,6 +106,20 @@ class PaddingAveragedAtLengthZero(TiledAttention):
     def in_sequence(self, cols: np.ndarray) -> np.ndarray:
         of = self.sequences
         return super().in_sequence(cols) | ((of.end_keys == 0) & (np.arange(self.Sq)[:, None] < of.used_queries))
+
+
+@mutant(
+    source="made up: a schedule by the number of sequences",
+    named_by=BESIDE_SHORT,
+    takes=LENGTHS,
+    order=Order(kv_tile=4),
+)
+class TilesByTheNumberOfSequences(TiledAttention):
+    """The number of sequences decides at which end the tiles of keys begin, although independence of it is declared."""
+
+    def tiles(self) -> Iterator[Tile]:
+        tiles = list(super().tiles())
+        yield from tiles[::-1] if self.q.shape[0] // 2 % 2 else tiles
 
 
 @mutant(source="onnx/onnx#8054, microsoft/onnxruntime#28958", named_by=CORNER, **BOTTOM_RIGHT)

@@ -16,7 +16,7 @@ from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.places import Bounds, Places
 from attn_spec.kernels.presentations import PRESENTATIONS
 
-from .lengths import ALONE, CORNER, TILE, WITHOUT_KEYS
+from .lengths import ALONE, BESIDE_SHORT, CORNER, TILE, WITHOUT_KEYS
 from .mutants import introduce
 
 LONGEST = "placement.a_stated_largest_length_may_be_larger"
@@ -121,6 +121,25 @@ class EmptySequenceTakesTheNext(Bounds):
             if lengths[entry] == 0:
                 lengths[entry] = lengths[entry + 1]
         return starts, lengths
+
+
+@packed_mutant(source="Dao-AILab/flash-attention#1619, Dao-AILab/flash-attention#1713", named_by=BESIDE_SHORT)
+class ZeroLengthSkipsTheNext(Bounds):
+    """A sequence behind one without keys has none either."""
+
+    def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
+        starts, lengths = super().sequences(buffer, arguments)
+        return starts, np.where(np.append([1], lengths[:-1]) == 0, 0, lengths)
+
+
+@packed_mutant(source="made up: a last entry that is taken for the padding of a recorded batch", named_by=BESIDE_SHORT)
+class LastSequenceIsPadding(Bounds):
+    """The last of several sequences has one key at most."""
+
+    def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
+        starts, lengths = super().sequences(buffer, arguments)
+        last = np.arange(len(starts)) == max(len(starts) - 1, 1)
+        return starts, np.where(last, np.minimum(lengths, 1), lengths)
 
 
 @packed_mutant(source="made up: a grid that is sized by the first sequence", named_by=ALONE)

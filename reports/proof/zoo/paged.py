@@ -11,7 +11,7 @@ from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.pages import ListedPages, Pages
 from attn_spec.kernels.slots import Slots
 
-from .lengths import ALONE, TILE
+from .lengths import ALONE, BESIDE_SHORT, TILE
 from .packed import packed_mutant
 
 ORDER = "placement.pages_may_lie_in_any_order"
@@ -72,6 +72,16 @@ class PagesOfAnotherSequence(Pages):
     def pages(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Table:
         table, lengths = super().pages(buffer, arguments)
         return np.roll(table, 1, axis=0), lengths
+
+
+@packed_mutant(source="meta-pytorch/attention-gym#189, the class", named_by=BESIDE_SHORT, presentation="paged")
+class PageByBatchSlot(Pages):
+    """Rows of the table are counted over sequences with keys, as if those without had no slot of the batch."""
+
+    def pages(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Table:
+        table, lengths = super().pages(buffer, arguments)
+        slot = np.cumsum(lengths > 0) - (lengths > 0)
+        return table[slot], lengths
 
 
 @packed_mutant(source="made up: max_seqlen_k keys of each table", named_by=ALONE, presentation="paged")
