@@ -2,6 +2,7 @@
 
 import math
 import tracemalloc
+from functools import cached_property
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from attn_spec.kernels.call import CallError
+from attn_spec.problem.problem import Problem
 from attn_spec.testing import NotAttention, assert_attention, assert_attention_gradients
 
 H, HKV, D, DV = 4, 2, 8, 6
@@ -465,3 +467,29 @@ def test_a_sequence_in_a_row_that_no_cache_has():
 
     with pytest.raises(CallError, match="keys of sequence 0 are in row 4 of k, which has 4 rows"):
         assert_attention(*tensors, **{**words, "cache_batch_idx": torch.tensor([4, 0, 2])})
+
+
+def of_equal_values(lengths):
+    """Return the output, q, k and v of a packed call whose keys are 0 and whose values are 1, and its words."""
+    count = sum(lengths)
+    q, k, v = (np.full((count, 1, 2), x, dtype=np.float32) for x in (1, 0, 1))
+    where = np.cumsum([0, *lengths])
+    return (v, q, k, v), {"cu_seqlens_q": where, "cu_seqlens_k": where, **UNPACKED}
+
+
+def test_no_matrix_of_all_pairs_of_a_batch_is_formed(monkeypatch):
+    """32 sequences of 4,096 queries and keys have 2^29 pairs: no part of the judgement asks which of all are seen."""
+    sizes, visible = [], Problem.visible.func
+
+    def noting(problem):
+        sizes.append(math.prod(problem.score_shape))
+        return visible(problem)
+
+    noted = cached_property(noting)
+    noted.__set_name__(Problem, "visible")
+    monkeypatch.setattr(Problem, "visible", noted)
+    tensors, words = of_equal_values([4096] * 32)
+    assert_attention(*tensors, **words, rows=1, memory=2**20)
+
+    assert sizes
+    assert max(sizes) <= 2**20
