@@ -15,7 +15,7 @@ from attn_spec.problem.traits import all_but
 from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, judged
 from attn_spec.search.drawing.cotangents import randomness
 from attn_spec.search.drawing.strategies import problems
-from attn_spec.search.property import Refutation, attention_property
+from attn_spec.search.property import Refutation, attention_property, observe
 
 #: Options and abilities of problems whose keys are states.
 STATES = ("states", "bias", "cross")
@@ -93,6 +93,9 @@ def test_merged_states_merge_again(subject: Subject, problem: Problem) -> None:
             gap = np.abs((one.got - whole.truth.value) - whole.truth.low) - whole.truth.radius
         gap = np.where(one.got == whole.truth.value, 0.0, gap)  # minus infinity, of no state
         speaks = one.measured & whole.measured & np.isfinite(most)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = np.max(gap / most, where=speaks & (gap > 0), initial=0.0)
+        observe(float(ratio), f"{quantity} error / bound of two merges")
         wrong = speaks & ~(gap <= most)
         if wrong.any():
             at = tuple(int(n) for n in np.argwhere(wrong)[0])

@@ -12,7 +12,7 @@ from attn_spec.problem.quantities import QUANTITIES
 
 #: Axes of quantities, in words.
 _AXES = {"B": "batch entry", "H": "head", "G": "kv head", "Q": "row", "K": "key", "D": "column", "V": "column"}
-#: The same of a merge of attention states, which has one query for each token and head.
+#: Words for the axes of a merge of attention states, which has one query for each token and head.
 _AXES_OF_STATES = {"B": "token", "H": "head", "D": "column", "V": "column"}
 
 

@@ -110,12 +110,12 @@ class MergeOfStacks(Merge):
 
 @merge_mutant(source="made up: a sound merge of lists", named_by=None)
 class MergeOfLists(MergeLists):
-    """As many states as each token has are merged rightly."""
+    """States are merged rightly, as many as each token has."""
 
 
 @merge_mutant(source="flashinfer-ai/flashinfer#4051, vllm-project/vllm#39148", named_by=EMPTY)
 class MergeUnguarded(Merge):
-    """Where all states are empty, minus infinity is subtracted from itself."""
+    """Minus infinity is subtracted from itself where all states are empty."""
 
     def reference(self, top: Tensor) -> Tensor:
         return top
@@ -201,7 +201,7 @@ class MergeOneStride(MergePair):
 
 @merge_mutant(source="ROCm/aiter#3955, deepseek-ai/FlashMLA#77", named_by=ALONE)
 class SplitCountStale(MergeLists):
-    """As many states are merged for each token as the first one has."""
+    """Each token is given as many states as the first one has."""
 
     def bounds(self, indptr: Tensor) -> tuple[Tensor, Tensor]:
         first, end = super().bounds(indptr)
