@@ -51,12 +51,14 @@ def with_empty_states(subject: Subject) -> SearchStrategy[Problem]:
 def test_an_empty_state_takes_no_part(subject: Subject, problem: Problem) -> None:
     """The answer is that of the states with keys, and other numbers in the outputs of empty states change no bit of it.
 
-    Where NaN in an empty state is promised to be kept out (masked_nonfinite="excluded"), NaN is one of these numbers.
+    Where NaN in an empty state is promised to be kept out (masked_nonfinite="excluded"), NaN is one of these numbers,
+    for a kernel whose bits are compared.
     """
     before = subject(problem)
     assert_within_bound(subject, problem, before)
     empty = ~problem.visible[:, :, 0, :, None]
-    numbers = [1.0, np.nan] if subject.conventions.masked_nonfinite == "excluded" else [1.0]
+    excluded = subject.conventions.masked_nonfinite == "excluded" and compares_bits(subject)
+    numbers = [1.0, np.nan] if excluded else [1.0]
     for number in numbers:
         other = problem.replace(v=np.where(empty, number, problem.v))
         if compares_bits(subject):
@@ -91,7 +93,8 @@ def test_merged_states_merge_again(subject: Subject, problem: Problem) -> None:
     for quantity, one, whole, most in zip(("output", "lse"), last, true, allowed, strict=True):
         with np.errstate(invalid="ignore"):
             gap = np.abs((one.got - whole.truth.value) - whole.truth.low) - whole.truth.radius
-        gap = np.where(one.got == whole.truth.value, 0.0, gap)  # minus infinity, of no state
+        same = (one.got == whole.truth.value) | (np.isnan(one.got) & np.isnan(whole.truth.value))
+        gap = np.where(same, 0.0, gap)  # minus infinity or NaN, of no state
         speaks = one.measured & whole.measured & np.isfinite(most)
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = np.max(gap / most, where=speaks & (gap > 0), initial=0.0)

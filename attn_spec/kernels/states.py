@@ -14,11 +14,14 @@ from typing import Any
 import numpy as np
 
 from attn_spec.kernels import memory, placement
-from attn_spec.kernels.frameworks.framework import values_of
+from attn_spec.kernels.frameworks.framework import of, values_of
 from attn_spec.kernels.layout import reordered
+from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.placement import Placement
 from attn_spec.kernels.places import Bounds
 from attn_spec.kernels.presentation import Handed, Presentation, shape_of
+from attn_spec.kernels.slots import Slots
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
 #: Abilities that a merge of states may have beside what its calls carry.
@@ -68,6 +71,11 @@ class States(Presentation):
     def input_of(self, name: str) -> str:
         return "bias" if name.startswith("s") else "v"
 
+    @property
+    def stacked(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Axes of the outputs of all states, and of their log-sum-exps, once :meth:`apart` has them in one tensor."""
+        return self.outputs, self.lses
+
     def apart(self, *tensors: Any, **arguments: Any) -> tuple[Any, Any, Any]:
         """Return q, k and v of a call: log-sum-exps stand for q and k, of which :meth:`read` makes zeros."""
         del arguments
@@ -91,7 +99,13 @@ class States(Presentation):
         return Handed({"v": self._of_outputs(problem.v), "s": self._of_lses(self.log_sum_exps(problem))}, {})
 
     def log_sum_exps(self, problem: Problem) -> np.ndarray:
-        """Return the log-sum-exps of all states, [tokens, heads, states]; those without keys as the placement says."""
+        """Return the log-sum-exps of all states, [tokens, heads, states]; those without keys as the placement says.
+
+        Raises :class:`NotTaken` for a problem with an option that no call can pass.
+        """
+        used = (name for name, row in OPTIONS.items() if row.is_used(getattr(problem, name)))
+        if unsaid := sorted(set(used) - self.carries):
+            raise NotTaken(f"a merge of states cannot pass {unsaid[0]}, {self.refusal(unsaid[0])}")
         seen = problem.visible[:, :, 0, :]
         bias = np.zeros((1, 1, 1, 1)) if problem.bias is None else problem.bias
         given = np.broadcast_to(bias, problem.score_shape)[:, :, 0, :]
@@ -126,10 +140,10 @@ class States(Presentation):
     def read(self, name: str, x: Any, /, **arguments: Any) -> Any:
         """Return a tensor of a call, or a quantity, with its axes [B, H, S, ..]; queries and keys are 0."""
         if name in ("q", "k"):
-            T, H, N = reordered(arguments["k"], self.lses, _LSES).shape
+            T, H, N = reordered(arguments["k"], self.stacked[1], _LSES).shape
             return np.zeros((T, H, 1 if name == "q" else N, 1))
         if name == "v":
-            return reordered(x, self.outputs, _OUTPUTS)
+            return reordered(x, self.stacked[0], _OUTPUTS)
         if name not in ("output", "lse"):
             return x
         given = self._axes(name)
@@ -140,7 +154,7 @@ class States(Presentation):
         return reordered(x[:, :, 0], [axis for axis in "THD" if axis in self._axes(name)], self._axes(name))
 
     def options_of(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        s = values_of(reordered(arguments["k"], self.lses, _LSES))[:, :, None, :]
+        s = values_of(reordered(arguments["k"], self.stacked[1], _LSES))[:, :, None, :]
         return {"bias": np.where(np.isinf(s), -np.inf, s)}
 
     def expanding(self, axes: str) -> Callable[[Any], Any]:
@@ -169,8 +183,14 @@ class Pairs(States):
     def tensors(self) -> tuple[str, ...]:
         return ("v_a", "s_a", "v_b", "s_b")
 
+    @property
+    def stacked(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return ("N", *self.outputs), ("N", *self.lses)
+
     def apart(self, *tensors: Any, **arguments: Any) -> tuple[Any, Any, Any]:
-        raise NotImplementedError("arithmetic is executed on stacks of states, not on pairs")
+        del arguments
+        v_a, s_a, v_b, s_b = tensors
+        return super().apart(_stack(v_a, v_b), _stack(s_a, s_b))
 
     def handed(self, problem: Problem, *, unread: bool = False) -> Handed:
         del unread
@@ -204,8 +224,28 @@ class Lists(States):
     def says_where(self) -> tuple[str, ...]:
         return self.places.says_where
 
-    def apart(self, *tensors: Any, **arguments: Any) -> tuple[Any, Any, Any]:
-        raise NotImplementedError("arithmetic is executed on stacks of states, not on lists")
+    @property
+    def stacked(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return ("T", "H", "N", "D"), ("T", "H", "N")
+
+    def read(self, name: str, x: Any, /, **arguments: Any) -> Any:
+        if name in ("q", "k", "v"):
+            arguments |= {"k": self._slots(arguments).back(arguments["k"])}
+            x = self._slots(arguments).back(x) if name == "v" else x
+        return super().read(name, x, **arguments)
+
+    def options_of(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        slots = self._slots(arguments)
+        found = super().options_of({**arguments, "k": slots.back(arguments["k"])})
+        return {"bias": np.where((slots.of >= 0)[:, None, None, :], found["bias"], -np.inf)}
+
+    def _slots(self, arguments: Mapping[str, Any]) -> Slots:
+        """Return the slots of the states of each token, as the bounds of a call say."""
+        return self.places.slots(tuple(arguments["k"].shape[:1]), arguments)
+
+    def expanding(self, axes: str) -> Callable[[Any], Any]:
+        """Return a function that expands the first head if heads are among the axes; no slot stands for another."""
+        return super().expanding(axes.replace("B", ""))
 
     def handed(self, problem: Problem, *, unread: bool = False) -> Handed:
         further = self.places.further(problem, self.placement)
@@ -213,3 +253,9 @@ class Lists(States):
         poison = placement.poison(problem, "v", unread)
         s = slots.fill(self.log_sum_exps(problem), None if poison is None else 0.0)
         return Handed({"v": slots.fill(problem.v, poison), "s": s}, further)
+
+
+def _stack(one: Any, other: Any) -> Any:
+    """Return two tensors of a framework as one with a leading axis, on the CPU."""
+    both = np.stack([values_of(one), values_of(other)])
+    return of(one).give(both, of(one).dtype_of(one), "cpu")

@@ -9,7 +9,7 @@ from attn_spec import kernel
 from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.kernel import KernelError
-from attn_spec.kernels.limits import Limits
+from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
@@ -144,13 +144,16 @@ def test_a_right_merge_is_within_its_bound_and_a_wrong_one_is_not(name):
     assert judged(subject, problem, answer | {"lse": answer["lse"] + 1e-4}).refuted
 
 
-def test_executed_arithmetic_merges_stacks():
-    made = emulate("merge", PRECISE, supports=("lse",), presentation="states", contract="fused")
-    subject = Subject(made, "float32")
+@pytest.mark.parametrize("name", NAMES)
+def test_executed_arithmetic_merges_states(name):
+    counted = (
+        PROBLEM.replace(seqused_k=np.array([2, 0, 3, 1]).reshape(4, 1, 1, 1)) if name == "states_list" else PROBLEM
+    )
+    problem = PAIR if "pair" in name else counted
+    declared = {"contract": "fused", "conventions": {"empty_state": "either_inf", "unused": "unread"}}
+    subject = Subject(emulate("merge", PRECISE, supports=("lse",), presentation=name, **declared), "float32")
 
-    assert not judged(subject, PROBLEM, subject(PROBLEM)).refuted
-    with pytest.raises(NotImplementedError, match="not on pairs"):
-        PRESENTATIONS["states_pair"].apart()
+    assert not judged(subject, problem, subject(problem)).refuted
 
 
 def test_log_sum_exps_are_of_float32_beside_outputs_of_half():
@@ -204,3 +207,8 @@ def test_json_keeps_states():
     assert bits.identical(
         Recipe(**SHAPE, bias="normal@BHQK", mask="random@BHQK", seed=3).problem().bias, PROBLEM.bias
     ).all()
+
+
+def test_a_call_refuses_a_problem_that_it_cannot_pass():
+    with pytest.raises(NotTaken, match="cannot pass softcap"):
+        PRESENTATIONS["states"].handed(PROBLEM.replace(softcap=2.0))

@@ -152,16 +152,17 @@ def recipes(
     if "scale" in values and subject.kernel.limits.positive_scale:
         values["scale"] = abs(values["scale"]) or 1.0
     width = {"score_width": draw(_WIDTHS_OF_SCORES)} if "score_vector" in chosen else {}
+    shape = drawn.shape(subject, chosen, size.most_heads if size else shapes.MOST_HEADS)
     recipe = Recipe(
         dtypes=subject.dtypes,
         regime=regime,
-        **drawn.shape(subject, chosen, size.most_heads if size else shapes.MOST_HEADS),
+        **shape,
         **{"causal_alignment": subject.conventions.causal_alignment, **values, **width},
         shift=shift,
         seed=seed,
     )
     if "dv" not in chosen:
-        given.setdefault("value_dim", given.get("head_dim", recipe.head_dim))
+        given.setdefault("value_dim", given.get("head_dim", shape["head_dim"]))  # states have a D of 1
     recipe = replace(recipe, **given)
     if "query_projection" in chosen:
         widths = drawn.widths if "head_widths" in chosen else None

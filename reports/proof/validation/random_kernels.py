@@ -159,6 +159,8 @@ def _kernel(
     conventions = replace(_conventions(rng), **agreed)
     presentation = _presentation(rng, apart)
     shown = PRESENTATIONS[presentation]
+    if "states" in shown.carries:
+        conventions = replace(conventions, lse_base="e")
     one_head, of_all_heads = shown.of_one_head, {*named_by([projects]), "head_widths"}
     owned = {name: ABILITIES[name].of for name in SUPPORTS if name in ABILITIES and ABILITIES[name].of}
     chosen = (name for name in SUPPORTS if name not in owned)
@@ -176,6 +178,8 @@ def _kernel(
         "multiples": _multiples(rng, shown),
         "exclusive": one_of(rng, ((), (), (("causal", "mask"), ("window", "bias")))),
     }
+    if not shown.can_say("backward"):
+        return emulate(name, executes, order, **declared)
     if "lse" not in supports or conventions.lse_base == "2" or not conventions.sink_in_lse:
         return emulate(name, executes, order, **declared)
     gradients = varied(drawn_gradients(executes), conventions)
@@ -191,7 +195,8 @@ def _head_dims(rng: np.random.Generator, shown: Presentation) -> tuple[int | tup
 def _multiples(rng: np.random.Generator, shown: Presentation) -> dict[str, int]:
     """Draw divisors of lengths; those of queries are left out if calls have one query of each sequence."""
     drawn = one_of(rng, ({}, {}, {"Q": 4, "K": 4}, {"K": 2}))
-    return {axis: step for axis, step in drawn.items() if axis != "Q" or shown.limits.query_lengths is None}
+    one_query, few_keys = shown.limits.query_lengths is not None, "K" in shown.limits.largest
+    return {axis: step for axis, step in drawn.items() if not {"Q": one_query, "K": few_keys}[axis]}
 
 
 def _with_sinks(steps: type[TiledAttention], order: Order, beside: Sequence[str]) -> type[TiledAttention]:
@@ -201,11 +206,18 @@ def _with_sinks(steps: type[TiledAttention], order: Order, beside: Sequence[str]
 
 
 def _presentation(rng: np.random.Generator, apart: np.random.Generator) -> str:
-    """Draw a presentation: half of the time BSHD, and one time in ten one that packs sequences, drawn ``apart``."""
-    packs = [name for name, row in PRESENTATIONS.items() if row.carries and not row.appends]
-    others = tuple(name for name, row in PRESENTATIONS.items() if not row.carries)
+    """Draw a presentation: half of the time BSHD, and one time in ten one that packs sequences, drawn ``apart``.
+
+    Of the others some are merges of states, drawn ``apart`` too. Calls that append are not drawn.
+    """
+    able = {name: row for name, row in PRESENTATIONS.items() if not row.appends}
+    merges = [name for name, row in able.items() if "states" in row.carries]
+    packs = [name for name, row in able.items() if row.carries and name not in merges]
+    others = tuple(name for name in able if name not in (*packs, *merges))
     chosen = one_of(rng, ("BHSD",) * 2 + ("BSHD",) * 4 + others)
-    return one_of(apart, packs) if apart.random() < 0.1 else chosen
+    if apart.random() < 0.1:
+        return one_of(apart, packs)
+    return one_of(apart, merges) if chosen != "BSHD" and apart.random() < 0.12 else chosen
 
 
 def drawn_gradients(executes: Contract) -> type[TiledGradients]:

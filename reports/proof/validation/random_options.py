@@ -68,6 +68,7 @@ def drawn_lengths(rng: np.random.Generator) -> tuple[tuple[str, ...], dict[str, 
     """Draw the lengths of sequences that a kernel takes, and its conventions on what lies behind them."""
     taken = tuple(name for name in LENGTHS if rng.random() < 0.4)
     ways = {"unused": ("finite", "unread"), "unused_rows": ("undeclared", "zero"), "table_tail": ("page", "any")}
+    ways |= {"empty_state": ("-inf", "either_inf")}
     return taken, {name: one_of(rng, choices) for name, choices in ways.items()}
 
 
