@@ -229,6 +229,10 @@ def test_a_kernel_in_a_process_of_its_own_appends_to_its_own_caches(name, file):
     here, there = (Subject(made(f"mine.py:{name}"), "float32") for made in (resolve, foreign.isolated))
 
     assert bits.identical(there(problem)["output"], here(problem)["output"]).all()
+    ends = problem.end_keys.reshape(-1, 1, 1, 1)
+    steps = [problem.take("Q", [row]).replace(seqused_k=ends - 1 + row) for row in (0, 1)]
+    of_steps = [replace(each, choices={"shapes": (1,)}).in_turn(steps) for each in (there, here)]
+    assert all(bits.identical(one["output"], other["output"]).all() for one, other in zip(*of_steps, strict=True))
     file.write_text(KERNEL.replace("WRONG = False", "WRONG = True"))
     with pytest.raises(Misbehaviour, match="where the new number must be"):
         Subject(foreign.isolated(f"mine.py:{name}"), "float32")(problem)
