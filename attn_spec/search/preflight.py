@@ -194,6 +194,8 @@ def _refusal(subject: Subject, option: str) -> str | None:
     willing = replace(subject, kernel=replace(kernel, supports=kernel.supports | {option}))
     try:
         return _refused(willing, option, problem)
+    except NotTaken as error:
+        return str(error)
     except Misbehaviour as error:
         return "it returns no (out, lse) pair" if option == "lse" and not isinstance(error, CallFailed) else str(error)
 
@@ -295,7 +297,7 @@ def _called(subject: Subject, shape: str | None, *options: str) -> str | None:
     values = {name: OPTIONS[name].plain for name in options}
     try:
         subject(problem.replace(**{name: plain(problem.lengths) for name, plain in values.items() if plain}))
-    except CallFailed as error:
+    except (CallFailed, NotTaken) as error:
         return str(error)
     except Misbehaviour:
         return None

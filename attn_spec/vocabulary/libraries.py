@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from attn_spec.kernels.signatures.table import SIGNATURES
 from attn_spec.problem.conventions import CONVENTIONS, Conventions
 
 
@@ -82,7 +83,7 @@ LIBRARIES = (
     Library(
         name="jax.nn.dot_product_attention",
         axes="BSHD",
-        conventions=Conventions(empty_row="mean_of_v", empty_lse="undeclared", unused_rows="zero"),
+        conventions=Conventions(**SIGNATURES["jax"].conventions),
         returns_lse=True,
         mask=_ATTENDS,
         takes_lengths=True,
@@ -92,7 +93,7 @@ LIBRARIES = (
     Library(
         name="flash_attn.flash_attn_func",
         axes="BSHD",
-        conventions=Conventions(causal_alignment="bottom_right", empty_lse="+inf"),
+        conventions=Conventions(**SIGNATURES["flash_attn"].conventions),
         returns_lse=True,
         window="(left, right), both inclusive, -1 unbounded",
         kernel="attn_spec.reports.proof.plain.flash:flash2",

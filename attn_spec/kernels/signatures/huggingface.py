@@ -36,10 +36,15 @@ HF_EAGER = Signature(
         scale("scaling", REQUIRED),
         fixed("dropout", 0.0),
     ),
+    conventions={"empty_row": "nan"},
     swapped={"output": (1, 2)},
     answer=lambda result, passed: (result[0], None),
     facts=(
         _SWAPPED,
+        Fact(
+            says="a query whose keys all have -inf in attention_mask gives NaN; those of transformers are finite",
+            source="torch 2.13, run: softmax of -inf alone",
+        ),
         Fact(
             says="attention_mask is added to the scores; None adds nothing",
             source="transformers 5.24, modeling_llama.py: attn_weights + attention_mask",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_spec.kernels.call import CallError
-from attn_spec.kernels.signatures.signature import Signature, SignatureError
+from attn_spec.kernels.signatures.signature import REQUIRED, Signature, SignatureError
 from attn_spec.kernels.signatures.table import signature
 from attn_spec.nearest_names import suggestion
 from attn_spec.problem.conventions import OF_ANSWERS
@@ -111,6 +111,9 @@ def _read(row: Signature, words: Mapping[str, Any], tensors: Mapping[str, Any]) 
             if own in found and own != "window":
                 raise SignatureError(f"{word} gives {own} a second time; leave one out")
             found[own] = _both_sides(found.get(own), x) if own == "window" else x
+    for name, argument in row.named.items():
+        if name not in words and argument.default is not REQUIRED:
+            found |= argument.read(argument.default)  # the default of a few parameters says something
     return found
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attn_spec.kernels.signatures import engines, flash_attention, huggingface, jax, onnx, pytorch
+from attn_spec.kernels.signatures import (
+    engines,
+    flash_attention,
+    flashinfer,
+    huggingface,
+    jax,
+    onnx,
+    pytorch,
+    xformers,
+)
 from attn_spec.kernels.signatures.signature import Signature, named_in
 
 _ROWS = {
@@ -21,6 +30,8 @@ _ROWS = {
     "flash_attn_3_varlen": flash_attention.FLASH_ATTN_3_VARLEN,
     "fa4": flash_attention.FA4,
     "fa4_varlen": flash_attention.FA4_VARLEN,
+    "xformers": xformers.XFORMERS,
+    "trtllm_decode": flashinfer.TRTLLM_DECODE,
     "vllm_unified": engines.VLLM_UNIFIED,
     "sglang_decode": engines.SGLANG_DECODE,
 }

@@ -317,3 +317,56 @@ def decode_attention_fwd(
         keys, values = (pool[kv_indices[span]] for pool in (k_buffer, v_buffer))
         found = attend(q[b : b + 1], keys, values, scale=sm_scale * k_scale, softcap=logit_cap, sinks=sinks)[0]
         o[b] = found[0].to(o.dtype) * v_scale
+
+
+def memory_efficient_attention(query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None, output_dtype=None):
+    q, k, v = (x.transpose(1, 2).double() for x in (query, key, value))
+    s = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    s = s if attn_bias is None else s + attn_bias.double()
+    return (s.softmax(-1).nan_to_num(0.0) @ v).transpose(1, 2).to(query.dtype)
+
+
+def trtllm_batch_decode_with_kv_cache(
+    query,
+    kv_cache,
+    workspace_buffer,
+    block_tables,
+    seq_lens,
+    max_seq_len,
+    bmm1_scale=1.0,
+    bmm2_scale=1.0,
+    window_left=-1,
+    out=None,
+    out_dtype=None,
+    o_sf_scale=None,
+    o_sf_vec_size=None,
+    sinks=None,
+    kv_layout="HND",
+    enable_pdl=None,
+    backend="auto",
+    q_len_per_req=1,
+    o_scale=1.0,
+    mask=None,
+    max_q_len=None,
+    cum_seq_lens_q=None,
+    skip_softmax_threshold_scale_factor=None,
+    kv_cache_sf=None,
+    uses_shared_paged_kv_idx=True,
+    lse=None,
+    return_lse=False,
+    bmm1_scale_log2=None,
+    multi_ctas_kv_counter_buffer=None,
+    enable_block_sparse_attention=False,
+    bf16q_fp8kv_transform_mode=None,
+):
+    assert kv_layout == "NHD"
+    k, v = kv_cache
+    out = query.new_zeros(*query.shape[:2], v.shape[-1])
+    for b, (length, pages) in enumerate(zip(seq_lens.tolist(), block_tables, strict=True)):
+        assert length <= max_seq_len
+        keys, values = (cache[pages[: -(-length // k.shape[1])]].flatten(0, 1)[:length] for cache in (k, v))
+        window = of_pair((window_left, -1))
+        out[b] = (
+            attend(query[b : b + 1], keys, values, scale=bmm1_scale, window=window)[0][0].to(out.dtype) * bmm2_scale
+        )
+    return out

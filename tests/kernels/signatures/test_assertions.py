@@ -144,3 +144,18 @@ def test_a_block_mask_is_read(qkv):
     assert_attention(out, *qkv, block_mask=seen, enable_gqa=True, signature="flex_attention")
     with pytest.raises(CallError, match="attn-spec cannot read a score_mod"):
         assert_attention(out, *qkv, score_mod=lambda s, *_: s, signature="flex_attention")
+
+
+def test_a_default_that_is_another_scale_is_read():
+    q, cache = torch.randn(2, 4, 8), torch.randn(5, 2, 4, 2, 8)
+    table, used = torch.tensor([[1, 0], [3, 4]], dtype=torch.int32), torch.tensor([6, 3], dtype=torch.int32)
+    where = {"block_tables": table, "seq_lens": used, "max_seq_len": 8, "kv_layout": "NHD", "window_left": 2}
+    call = {"query": q, "kv_cache": cache, "workspace_buffer": q, **where}
+    pair = {**call, "kv_cache": (cache[:, 0], cache[:, 1])}
+    out = own.trtllm_batch_decode_with_kv_cache(**pair)
+
+    assert_attention(out, signature="trtllm_decode", **call)
+    with pytest.raises(NotAttention, match=r"kv_cache .*bmm1_scale=0.5"):
+        assert_attention(out, signature="trtllm_decode", **pair, bmm1_scale=0.5)
+    with pytest.raises(CallError, match=r"attn-spec reads caches of kv_layout='NHD', not of 'HND'"):
+        assert_attention(out, signature="trtllm_decode", **{w: x for w, x in call.items() if w != "kv_layout"})

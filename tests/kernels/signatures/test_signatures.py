@@ -19,6 +19,7 @@ from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.signatures.signature import REQUIRED, Given
 from attn_spec.kernels.signatures.table import SIGNATURES
 from attn_spec.kernels.subject import Subject
+from attn_spec.search.preflight import preflight
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search
@@ -38,6 +39,8 @@ FUNCTIONS = {
     "flash_attn_3_varlen": own.flash_attn_3_varlen_func,
     "fa4": own.fa4_func,
     "fa4_varlen": own.fa4_varlen_func,
+    "xformers": own.memory_efficient_attention,
+    "trtllm_decode": own.trtllm_batch_decode_with_kv_cache,
     "vllm_unified": own.unified_attention,
     "sglang_decode": own.decode_attention_fwd,
 }
@@ -47,7 +50,7 @@ WITH_LSE = {name for name, row in SIGNATURES.items() if any("lse" in one.says fo
 
 def declared(name, function, supports=(), **facts):
     lse = {"lse"} & set(supports) if name not in WITH_LSE else {"lse"}
-    able = {"gqa", "cross", *supports, *lse}
+    able = {"cross", *supports, *lse, *(() if name == "xformers" else ("gqa",))}
     facts = {"contract": UNDECLARED, **facts}
     return kernel(signature=name, dtypes=("float32",), supports=able, **facts)(function)
 
@@ -150,10 +153,14 @@ def test_a_signature_says_all_that_its_presentation_needs(name):
     assert all(fact.source for fact in row.facts)
 
 
+#: Parameters whose default is no default of attn-spec: a scale of 1, and an order of axes that is not read.
+SAY_SOMETHING = {("trtllm_decode", "bmm1_scale"), ("trtllm_decode", "kv_layout")}
+
+
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_a_default_says_nothing(name):
     for one in SIGNATURES[name].arguments:
-        if one.default is not REQUIRED:
+        if one.default is not REQUIRED and (name, one.name) not in SAY_SOMETHING:
             assert not one.read(one.default), one.name
 
 
@@ -240,6 +247,15 @@ def test_an_undecorated_function_has_the_conventions_of_the_signature():
     assert from_callable(own.flash_attn_func, signature="flash_attn", without=("window",)).supports == made.supports - {
         "window"
     }
+
+
+def test_abilities_are_tried_within_the_limits_of_the_signature():
+    found = preflight(from_callable(own.decode_attention_fwd, signature="sglang_decode"), ["float32"])
+    made = found.subjects[0].kernel
+
+    assert made.supports >= {"gqa", "cross", "softcap", "sinks"}
+    assert "empty" not in made.supports
+    assert "each sequence must have at least 1 keys" in found.declined["empty"]
 
 
 def test_every_library_function_of_the_table_is_found_by_its_module():
