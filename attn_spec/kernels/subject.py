@@ -135,7 +135,7 @@ class Subject:
             fresh = self._handed(part)
             tensors, handed = self._tensors(fresh) | caches, replace(fresh, tensors=fresh.tensors | values)
             options = self._options(part, handed)
-            answer = self._answer(part, handed, tensors, options, self._call(tensors, options))
+            answer = self._answer(part, handed, tensors, options, self._call(part, tensors, options))
             answers.append(self._whole(problem, [answer]))
             values = self.presentation.promised(handed.tensors, handed.further)
             caches = {name: tensors[name] for name in values}

@@ -49,7 +49,9 @@ class PlainCallError(KernelError):
         dtypes = {reason: [dtype for dtype in failures if failures[dtype] == reason] for reason in failures.values()}
         reasons = "\n".join(f"  {', '.join(found)}: {reason}" for reason, found in dtypes.items())
         shown, problem = subjects[0].presentation, plain(kernel, "float32")
-        given = ", ".join(f"{name} of shape {shown.shape(problem, name)}" for name in shown.tensors)
+        shapes = {name: shown.shape(problem, name) for name in shown.tensors}
+        alike = {shape: ", ".join(name for name in shapes if shapes[name] == shape) for shape in shapes.values()}
+        given = "; ".join(f"{names} of shape {shape}" for shape, names in alike.items())
         super().__init__(
             f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
             f"It is given {given} ({kernel.presentation}); if it needs more, wrap it in a function "

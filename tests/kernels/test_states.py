@@ -197,7 +197,7 @@ def test_a_merge_that_cannot_be_called_is_told_what_it_is_given():
         raise TypeError("three tensors")
 
     with pytest.raises(
-        PlainCallError, match=r"It is given v of shape \(1, 8, 2, 16\), s of shape \(1, 8, 2\) \(states\)"
+        PlainCallError, match=r"It is given v of shape \(1, 8, 2, 16\); s of shape \(1, 8, 2\) \(states\)"
     ):
         preflight(declared("states", wrong))
 
