@@ -60,7 +60,7 @@ def limited(*, framework="numpy", **limits):
         limited(query_lengths=(4,), multiples={"K": 16}, largest={"K": 32}, kv_heads=(3,)),
         *("torch_layer", "torch_latent", "torch_scores:additive", "torch_paged"),
     ],
-    ids=str,
+    ids=["causal", "decoding", "few keys", "layer", "latent", "additive", "paged"],
 )
 def test_problems_of_a_sweep_are_within_the_limits_of_a_kernel(made):
     found = resolve(made) if isinstance(made, str) else made
