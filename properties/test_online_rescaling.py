@@ -46,8 +46,10 @@ def moving_maxima(subject: Subject) -> SearchStrategy[Problem]:
 
 
 def splittable(subject: Subject) -> SearchStrategy[Problem]:
-    """Draw problems whose keys can be split into parts."""
-    step = subject.kernel.limits.step("K")
+    """Draw problems whose keys can be split into parts, of the fewest queries if each part must have as many keys."""
+    limits = subject.kernel.limits
+    step = limits.step("K")
+    fewest = {"query_length": min(limits.query_lengths or (limits.step("Q"),))} if limits.keys_reach_queries else {}
     lengths = st.sampled_from([length * step for length in (2, 3, 5, 17, 33, 64, 65, 129)])
     regimes = ("normal", "large", "rising", "rising_100", "falling_100", "one_hot", "ties", "rising_25+v_counterweight")
     return problems(
@@ -56,6 +58,7 @@ def splittable(subject: Subject) -> SearchStrategy[Problem]:
         regimes=regimes,
         shift=st.sampled_from((0.0, 100.0, -100.0)),
         key_length=lengths,
+        **fewest,
     )
 
 

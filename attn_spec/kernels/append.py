@@ -118,8 +118,9 @@ class Append(Packed):
             return "since a call that writes to its caches has no gradients"
         return super().refusal(option)
 
-    def apart(self, *tensors: Any) -> tuple[Any, Any, Any]:
+    def apart(self, *tensors: Any, **arguments: Any) -> tuple[Any, Any, Any]:
         """Return the queries and the caches of a call."""
+        del arguments
         q, k, v, *_ = tensors
         return q, k, v
 
