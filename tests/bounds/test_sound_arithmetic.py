@@ -249,8 +249,9 @@ def test_a_sound_kernel_of_any_presentation_reads_expanded_views(presentation):
     sound = Subject(emulate("k", PRECISE, presentation=presentation, supports=supports), "float32")
     queries = (sound.kernel.limits.query_lengths or (3,))[0]
     keys = sound.kernel.limits.largest.get("K", 4) if supports else queries
-    merges = "states" in sound.kernel.limits.always
-    recipe = Recipe(batch=2, query_heads=2, kv_heads=2, query_length=queries, key_length=keys, states=merges)
+    merges, latent = (name in sound.kernel.limits.always for name in ("states", "latent"))
+    shape = {"kv_heads": 1, "head_dim": 6, "value_dim": 4, "latent": True, "scale": 0.5} if latent else {"kv_heads": 2}
+    recipe = Recipe(batch=2, query_heads=2, query_length=queries, key_length=keys, states=merges, **shape)
     problem = recipe.problem().replace(bias=np.zeros((1, 1, 1, 1)) if merges else None)
 
     property_.check(sound, problem)
