@@ -1,5 +1,7 @@
 """Online rescaling: softmax computed tile by tile equals softmax computed at once, wherever the maximum moves."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -49,7 +51,9 @@ def splittable(subject: Subject) -> SearchStrategy[Problem]:
     """Draw problems whose keys can be split into parts, of the fewest queries if each part must have as many keys."""
     limits = subject.kernel.limits
     step = limits.step("K")
-    fewest = {"query_length": min(limits.query_lengths or (limits.step("Q"),))} if limits.keys_reach_queries else {}
+    fewest: dict[str, Any] = {}
+    if limits.keys_reach_queries:
+        fewest = {"query_length": min(limits.query_lengths or (limits.step("Q"),))}
     lengths = st.sampled_from([length * step for length in (2, 3, 5, 17, 33, 64, 65, 129)])
     regimes = ("normal", "large", "rising", "rising_100", "falling_100", "one_hot", "ties", "rising_25+v_counterweight")
     return problems(
