@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.kernels import placement, slots
+from attn_spec.kernels import placement
 from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.placement import Placement
-from attn_spec.kernels.places import SPARE, Further, Places, Rectangle, integers
+from attn_spec.kernels.places import SPARE, Further, Rectangle, integers
 from attn_spec.kernels.presentation import Handed
-from attn_spec.kernels.slots import Slots
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 
@@ -27,35 +26,6 @@ SPARE_ROWS = 2
 _PLACES = {"B": "row", "rows": "row", "S": "place", "pages": "page", "size": "offset"}
 #: Caches and new tensors of a call, by the input that they hold.
 _CACHES, _NEW = {"k": "k_cache", "v": "v_cache"}, {"k": "k_new", "v": "v_new"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class EqualEach(Places):
-    """Equally many queries of each sequence: [B, S, H, D]."""
-
-    axes: tuple[str, ...] = ("B", "S", "H", "D")
-    of_rows: tuple[str, ...] = ("B", "H", "S")
-
-    @property
-    def carries(self) -> frozenset[str]:
-        return frozenset()
-
-    @property
-    def says_where(self) -> tuple[str, ...]:
-        return ()
-
-    def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
-        del placement
-        return (problem.batch, problem.query_length)
-
-    def further(self, problem: Problem, placement: Placement) -> Further:
-        del problem, placement
-        return {}
-
-    def slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int | None = None) -> Slots:
-        del arguments, most
-        batch, length = buffer
-        return Slots(batch * length, np.arange(batch * length).reshape(batch, length))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +55,7 @@ class CacheRows(Rectangle):
         return found
 
     def rows(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> np.ndarray:
-        """Return the row of each sequence, integers [B]."""
-        return integers(arguments["cache_batch_idx"]) if self.indexed else np.arange(buffer[0])
-
-    def slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int | None = None) -> Slots:
-        starts, lengths = self.rows(buffer, arguments) * buffer[1], self.lengths(buffer, arguments)
-        return slots.packed(starts, lengths, buffer[1] if most is None else most, int(np.prod(buffer)))
+        return integers(arguments["cache_batch_idx"]) if self.indexed else super().rows(buffer, arguments)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -332,6 +332,11 @@ def _check_options(declared: Kernel) -> None:
         raise KernelError(f"{declared.name}: option_dtypes must be a mapping, not {declared.option_dtypes!r}")
     if (reason := refusal({INPUTS: declared.dtypes[0], **declared.option_dtypes})) is not None:
         raise KernelError(f"{declared.name}: option_dtypes {reason}")
+    _check_index_dtypes(declared)
+
+
+def _check_index_dtypes(declared: Kernel) -> None:
+    """Raise :class:`KernelError` unless ``index_dtypes`` has dtypes of integers, for arrays of a call."""
     if not isinstance(declared.index_dtypes, Mapping):
         raise KernelError(f"{declared.name}: index_dtypes must be a mapping, not {declared.index_dtypes!r}")
     known = PRESENTATIONS[declared.presentation].says_where if declared.presentation in PRESENTATIONS else ()

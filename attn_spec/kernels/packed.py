@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,9 +11,8 @@ import numpy as np
 
 from attn_spec.kernels import memory, placement
 from attn_spec.kernels.pages import Pages
-from attn_spec.kernels.placement import Placement
 from attn_spec.kernels.places import Further, Places, side_of
-from attn_spec.kernels.presentation import LAID_OUT, Handed, Presentation, shape_of
+from attn_spec.kernels.presentation import LAID_OUT, Buffers, Handed, shape_of
 from attn_spec.kernels.slots import Slots
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
@@ -26,7 +25,7 @@ _OF_ROWS = ("lse", "dlse")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed(Presentation):
+class Packed(Buffers):
     """Queries and keys in buffers of slots, each side in places of its own.
 
     The output, the gradients and the log-sum-exp lie where their queries or keys do. Slots of no query or key are
@@ -42,23 +41,9 @@ class Packed(Presentation):
     joined: str = ""
     #: Index of that axis.
     joined_at: int = 0
-    #: Choices that change no answer.
-    placement: Placement = placement.DRAWN_ONCE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "carries", self.queries.carries | self.keys.carries)
-
-    @property
-    def calls_once(self) -> bool:
-        return True
-
-    @property
-    def is_view(self) -> bool:
-        return False
-
-    @property
-    def of_one_head(self) -> bool:
-        return False
 
     @property
     def says_where(self) -> tuple[str, ...]:
@@ -68,10 +53,6 @@ class Packed(Presentation):
     def counts_sequences(self) -> bool:
         """True if the arguments say how many sequences there are, empty ones included."""
         return self.queries.counts_sequences and self.keys.counts_sequences
-
-    def placed(self, placement: Placement) -> Packed:
-        """Return the presentation with other choices that change no answer."""
-        return replace(self, placement=placement)
 
     @property
     def tensors(self) -> tuple[str, ...]:

@@ -201,23 +201,26 @@ class Rectangle(Places):
         del buffer
         return integers(arguments[f"seqused_{self.side}"])
 
+    def rows(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> np.ndarray:
+        """Return the row of each sequence, integers [B]."""
+        del arguments
+        return np.arange(buffer[0])
+
     def slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int | None = None) -> Slots:
-        return self._rows(buffer, self.lengths(buffer, arguments), buffer[1] if most is None else most)
+        starts, lengths = self.rows(buffer, arguments) * buffer[1], self.lengths(buffer, arguments)
+        return slots.packed(starts, lengths, buffer[1] if most is None else most, math.prod(buffer))
 
     def own_slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int) -> Slots:
-        del arguments
-        return self._rows(buffer, np.full(buffer[0], buffer[1]), most)
-
-    def _rows(self, buffer: tuple[int, ...], lengths: np.ndarray, most: int) -> Slots:
-        return slots.packed(np.arange(buffer[0]) * buffer[1], lengths, most, math.prod(buffer))
+        starts = self.rows(buffer, arguments) * buffer[1]
+        return slots.packed(starts, np.full(len(starts), buffer[1]), most, math.prod(buffer))
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneEach(Places):
-    """One query of each sequence: [B, H, D]."""
+class EqualEach(Places):
+    """Equally many queries of each sequence: [B, S, H, D]."""
 
-    axes: tuple[str, ...] = ("B", "H", "D")
-    of_rows: tuple[str, ...] = ("B", "H")
+    axes: tuple[str, ...] = ("B", "S", "H", "D")
+    of_rows: tuple[str, ...] = ("B", "H", "S")
 
     @property
     def carries(self) -> frozenset[str]:
@@ -229,7 +232,7 @@ class OneEach(Places):
 
     def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
         del placement
-        return (problem.batch,)
+        return (problem.batch, problem.query_length)
 
     def further(self, problem: Problem, placement: Placement) -> Further:
         del problem, placement
@@ -237,7 +240,20 @@ class OneEach(Places):
 
     def slots(self, buffer: tuple[int, ...], arguments: Mapping[str, Any], most: int | None = None) -> Slots:
         del arguments, most
-        return Slots(buffer[0], np.arange(buffer[0])[:, None])
+        batch, length = (*buffer, 1)[:2]  # a buffer of one query each has no axis of queries
+        return Slots(batch * length, np.arange(batch * length).reshape(batch, length))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneEach(EqualEach):
+    """One query of each sequence: [B, H, D]."""
+
+    axes: tuple[str, ...] = ("B", "H", "D")
+    of_rows: tuple[str, ...] = ("B", "H")
+
+    def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
+        del placement
+        return (problem.batch,)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,16 +6,16 @@ In a presentation without the batch axis, or without batch and head axes, the ke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from attn_spec.kernels import memory
 from attn_spec.kernels.layout import Layout
 from attn_spec.kernels.limits import Limits
-from attn_spec.kernels.placement import Placement
+from attn_spec.kernels.placement import DRAWN_ONCE, Placement
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import DIFFERENTIABLE, QUANTITIES
@@ -286,3 +286,27 @@ def shape_of(problem: Problem, name: str) -> tuple[int, ...]:
     forward: dict[str, tuple[int, ...]] = {"output": problem.output_shape, "lse": problem.score_shape[:3]}
     tensor = QUANTITIES[name].gradient_of if name in QUANTITIES else name
     return forward[name] if name in forward else getattr(problem, str(tensor)).shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffers(Presentation):
+    """Presentation in which one call is given a whole problem, in buffers that a placement arranges."""
+
+    #: Choices that change no answer.
+    placement: Placement = DRAWN_ONCE
+
+    @property
+    def calls_once(self) -> bool:
+        return True
+
+    @property
+    def is_view(self) -> bool:
+        return False
+
+    @property
+    def of_one_head(self) -> bool:
+        return False
+
+    def placed(self, placement: Placement) -> Self:
+        """Return the presentation with other choices that change no answer."""
+        return replace(self, placement=placement)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attn_spec.kernels.append import Append, CacheRows, EqualEach
+from attn_spec.kernels.append import Append, CacheRows
 from attn_spec.kernels.latent_calls import LatentCalls
 from attn_spec.kernels.layout import Layout
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.pages import CountedPages, ListedPages, Pages
-from attn_spec.kernels.places import Bounds, OneEach, Places, Rectangle, Segments
+from attn_spec.kernels.places import Bounds, EqualEach, OneEach, Places, Rectangle, Segments
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.states import Lists, Pairs, States
 

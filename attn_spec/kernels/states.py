@@ -7,7 +7,7 @@ keys of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,9 +17,8 @@ from attn_spec.kernels import memory, placement
 from attn_spec.kernels.frameworks.framework import of, values_of
 from attn_spec.kernels.layout import reordered
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.kernels.placement import Placement
 from attn_spec.kernels.places import Bounds
-from attn_spec.kernels.presentation import Handed, Presentation, shape_of
+from attn_spec.kernels.presentation import Buffers, Handed, shape_of
 from attn_spec.kernels.slots import Slots
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
@@ -31,7 +30,7 @@ _OUTPUTS, _LSES = "THND", "THN"
 
 
 @dataclass(frozen=True, kw_only=True)
-class States(Presentation):
+class States(Buffers):
     """Outputs and log-sum-exps of states in two tensors: T tokens, N states, H heads, D dimensions.
 
     The log-sum-exp of a state without keys is minus infinity, or what the placement says. Its output is that of the
@@ -42,23 +41,9 @@ class States(Presentation):
     outputs: tuple[str, ...] = ("T", "N", "H", "D")
     #: Axes of their log-sum-exps.
     lses: tuple[str, ...] = ("T", "N", "H")
-    #: Choices that change no answer.
-    placement: Placement = placement.DRAWN_ONCE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "carries", frozenset({"states", "bias", "mask"}))
-
-    @property
-    def calls_once(self) -> bool:
-        return True
-
-    @property
-    def is_view(self) -> bool:
-        return False
-
-    @property
-    def of_one_head(self) -> bool:
-        return False
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -81,10 +66,6 @@ class States(Presentation):
         del arguments
         v, s = tensors
         return s, s, v
-
-    def placed(self, placement: Placement) -> States:
-        """Return the presentation with other choices that change no answer."""
-        return replace(self, placement=placement)
 
     def refusal(self, option: str) -> str:
         """Return why a call cannot pass an option, or what an ability needs; empty if it can."""

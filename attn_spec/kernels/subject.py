@@ -320,10 +320,8 @@ class Subject:
 
     def _buffers(self, part: Problem) -> dict[str, Any]:
         """Return new tensors for the results that the kernel writes into tensors it is given, by quantity."""
-        formats, poison = (
-            {"output": self.contract.output, "lse": self.contract.lse},
-            destinations.poison(self.conventions),
-        )
+        formats = {"output": self.contract.output, "lse": self.contract.lse}
+        poison = destinations.poison(self.conventions)
         return {
             quantity: self._given(np.full(self.presentation.shape(part, quantity), poison), formats[quantity])
             for quantity in self.kernel.destinations

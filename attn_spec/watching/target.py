@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from attn_spec.kernels.signatures.signature import Signature, SignatureError
@@ -40,6 +41,11 @@ class Target:
         """Declarations of the function as a kernel."""
         return {} if self.row is None else {"signature": self.row.name}
 
+    @cached_property
+    def _parameters(self) -> inspect.Signature:
+        """Parameters of the function, read once rather than at each call."""
+        return inspect.signature(self.function)
+
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return all arguments of a call by the names of parameters. Raises ``TypeError`` as the call would."""
         if self.row is not None:
@@ -47,7 +53,7 @@ class Target:
             if len(args) > len(names):
                 raise TypeError(f"{len(args)} arguments are more than the signature {self.row.name} has")
             return {**dict(zip(names, args, strict=False)), **kwargs}
-        bound = inspect.signature(self.function).bind(*args, **kwargs)
+        bound = self._parameters.bind(*args, **kwargs)
         bound.apply_defaults()
         further: dict[str, Any] = {}
         for name, parameter in bound.signature.parameters.items():
@@ -91,10 +97,9 @@ def _named(text: str) -> tuple[str, str]:
 
 def _of_function(function: Callable[..., Any]) -> tuple[str, str]:
     """Return the module and the name under which a function can be found again."""
-    for row in SIGNATURES.values():
+    if (row := _row(function)) is not None:
         module, _, attribute = row.function.rpartition(".")
-        if getattr(sys.modules.get(module), attribute, None) is function:
-            return module, attribute
+        return module, attribute
     module, attribute = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module is None or attribute is None or getattr(sys.modules.get(module), attribute, None) is not function:
         raise WatchError(f"{function!r} is no function of a module, so that its calls cannot be watched; name one")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attn_spec import faults
 from attn_spec.contract.contract import Contract
 from attn_spec.kernels.call import CallError
 from attn_spec.search.cases import HOME, LARGE, Case, save
@@ -102,7 +103,7 @@ class Watch:
         try:
             backward, why = self._backward(seen)
         except Exception as error:
-            backward, why = None, f"attn-spec failed: {type(error).__name__}: {_line(str(error))}"
+            backward, why = None, _failed(error)
         if backward is None:
             result = self.target.function(*args, **kwargs)
         else:
@@ -188,9 +189,7 @@ class Watch:
             return None
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
-            left[
-                f"attn-spec failed: {type(error).__name__}: {_line(str(error))} at {where.filename}:{where.lineno}"
-            ] += 1
+            left[f"{_failed(error)} at {where.filename}:{where.lineno}"] += 1
             return None
         self.tally.rows += judgement.rows
         self.tally.ratio = max(self.tally.ratio, judgement.ratio)
@@ -219,7 +218,7 @@ class Watch:
             )
             save(case, self.keep)
         except Exception as fault:
-            return Refuted(str(error), way, missing=f"{type(fault).__name__}: {_line(str(fault))}")
+            return Refuted(str(error), way, missing=faults.in_one_line(fault))
         return Refuted(str(error), way, case.id)
 
     @contextlib.contextmanager
@@ -235,7 +234,7 @@ class Watch:
                         quiet.enter_context(torch.no_grad())
                     yield
             except Exception as error:
-                self.tally.left[f"attn-spec failed: {type(error).__name__}: {_line(str(error))}"] += 1
+                self.tally.left[_failed(error)] += 1
             finally:
                 self._busy.judging = False
                 self.tally.seconds += self.clock() - started
@@ -251,6 +250,11 @@ class Watch:
 def _is_compiling() -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and (torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.jit.is_scripting())
+
+
+def _failed(error: Exception) -> str:
+    """Return the reason for which the judge's own error leaves a call without a judgement."""
+    return f"attn-spec failed: {faults.in_one_line(error)}"
 
 
 def _line(text: str) -> str:

@@ -18,6 +18,19 @@ from attn_spec.search.search import search
 PROPERTY = load_all()["accuracy.output_is_within_its_bound"]
 OUTCOMES = ("still fails", 1), ("no longer fails here", 0)
 
+
+def check_outcomes(written, path, capsys):
+    """Check that a script fails as long as the kernel in ``path`` is wrong, and passes once it is right."""
+    for said, code in OUTCOMES:
+        with pytest.raises(SystemExit) as left:
+            runpy.run_path(str(written), run_name="__main__")
+        shown = capsys.readouterr().out
+        assert left.value.code == code, shown
+        assert said in shown
+        path.write_text(path.read_text().replace("WRONG = True", "WRONG = False"))
+        resolve("mine.py")
+
+
 #: Attention [B, H, S, D]; if WRONG, NaN where a head may be taken for a row. ``shown`` turns axes about.
 KERNEL = """
 import numpy as np
@@ -83,14 +96,7 @@ def test_a_script_fails_as_long_as_the_kernel(name, extra, folder, capsys):
     _, case = search(PROPERTY, subject, PROFILES["smoke"], 0)
     written = script.write(case, PROPERTY, subject, folder / "script.py")
 
-    for text, code in OUTCOMES:
-        with pytest.raises(SystemExit) as left:
-            runpy.run_path(str(written), run_name="__main__")
-        shown = capsys.readouterr().out
-        assert left.value.code == code, shown
-        assert text in shown
-        path.write_text(path.read_text().replace("WRONG = True", "WRONG = False"))
-        resolve("mine.py")
+    check_outcomes(written, path, capsys)
 
 
 #: Packed attention under the names of PyTorch; if WRONG, the last sequence loses its last key.
@@ -124,13 +130,7 @@ def test_a_script_of_a_packed_call_has_the_names_of_its_kernel(folder, capsys):
 
     assert "'cu_seq_q': tensor(" in text
     assert "WORST_CALL, WORST_PART, PLACE = 0, 0, (" in text
-    for said, code in OUTCOMES:
-        with pytest.raises(SystemExit) as left:
-            runpy.run_path(str(written), run_name="__main__")
-        assert left.value.code == code
-        assert said in capsys.readouterr().out
-        path.write_text(path.read_text().replace("WRONG = True", "WRONG = False"))
-        resolve("mine.py")
+    check_outcomes(written, path, capsys)
 
 
 def test_a_message_stands_in_the_script_as_it_is(folder):
@@ -276,11 +276,4 @@ def test_a_script_reads_what_a_kernel_writes(folder, capsys):
     _, case = search(PROPERTY, subject, PROFILES["smoke"], 0)
     written = script.write(case, PROPERTY, subject, folder / "script.py")
 
-    for said, code in OUTCOMES:
-        with pytest.raises(SystemExit) as left:
-            runpy.run_path(str(written), run_name="__main__")
-        shown = capsys.readouterr().out
-        assert left.value.code == code, shown
-        assert said in shown
-        path.write_text(path.read_text().replace("WRONG = True", "WRONG = False"))
-        resolve("mine.py")
+    check_outcomes(written, path, capsys)

@@ -20,7 +20,7 @@ def is_same(one: Any, other: Any) -> bool:
     return (tuple(one) if isinstance(one, list) else one) == (tuple(other) if isinstance(other, list) else other)
 
 
-def _says(own: str, unless: Any = None) -> Callable[[Any], Mapping[str, Any]]:
+def says(own: str, unless: Any = None) -> Callable[[Any], Mapping[str, Any]]:
     """Return the reading of a value that attn-spec writes in the same way; ``unless`` is one that says nothing."""
     return lambda value: {} if value is None or is_same(value, unless) else {own: value}
 
@@ -31,6 +31,10 @@ def tensor(name: str, own: str = "") -> Argument:
     return Argument(name=name, says=(own,), spell=lambda given: given[own], read=lambda x: {own: x})
 
 
+#: Tensors of a function that calls them query, key and value.
+QUERY_KEY_VALUE = (tensor("query", "q"), tensor("key", "k"), tensor("value", "v"))
+
+
 def same(name: str, own: str = "", default: Any = REQUIRED, off: Any = None, **more: Any) -> Argument:
     """Return a parameter whose values attn-spec writes in the same way; ``off`` is the default if there is one."""
     own, unused = own or name, off if default is REQUIRED else default
@@ -39,7 +43,7 @@ def same(name: str, own: str = "", default: Any = REQUIRED, off: Any = None, **m
         says=(own,),
         default=default,
         spell=lambda given: given.get(own, unused),
-        read=_says(own, unused),
+        read=says(own, unused),
         **more,
     )
 
@@ -57,7 +61,7 @@ def scale(name: str, default: Any = None) -> Argument:
         says=("scale",),
         default=default,
         spell=lambda given: given.scale if required else given.get("scale", default),
-        read=_says("scale"),
+        read=says("scale"),
         means="a number in every call" if required else "None is 1 / sqrt(D)",
     )
 
@@ -107,7 +111,7 @@ def per_head(name: str, own: str, default: Any = None, by_entry: bool = False) -
         return default if x is None else _heads(x, given.query_heads)
 
     means = "[Hq] or [B, Hq]" if by_entry else "[Hq]"
-    return Argument(name=name, says=(own,), default=default, spell=spell, read=_says(own), means=means)
+    return Argument(name=name, says=(own,), default=default, spell=spell, read=says(own), means=means)
 
 
 def _heads(x: Any, heads: int) -> Any:
@@ -128,7 +132,7 @@ def lengths(name: str, own: str, default: Any = None) -> Argument:
         found = found if found.shape[0] == entries else found[np.zeros(entries, dtype=np.int64)]
         return found.int() if hasattr(found, "int") else found.astype("int32")
 
-    return Argument(name=name, says=(own,), default=default, spell=spell, read=_says(own), means="int32 [B]")
+    return Argument(name=name, says=(own,), default=default, spell=spell, read=says(own), means="int32 [B]")
 
 
 def mask_or_bias(

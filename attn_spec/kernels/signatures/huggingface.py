@@ -5,10 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from attn_spec.kernels.limits import Limits
-from attn_spec.kernels.signatures.arguments import fixed, idle, mask_or_bias, scale, tensor
+from attn_spec.kernels.signatures.arguments import QUERY_KEY_VALUE, fixed, idle, mask_or_bias, scale
 from attn_spec.kernels.signatures.signature import REQUIRED, Argument, Fact, Given, Signature
 
-_QKV = (tensor("query", "q"), tensor("key", "k"), tensor("value", "v"))
 _SWAPPED = Fact(
     says="inputs are [B, H, S, D], and the output is [B, S, H, D]",
     source="transformers 5.24, both functions: attn_output.transpose(1, 2)",
@@ -31,7 +30,7 @@ HF_EAGER = Signature(
     dtypes=("float32", "float16", "bfloat16"),
     arguments=(
         _MODULE,
-        *_QKV,
+        *QUERY_KEY_VALUE,
         mask_or_bias("attention_mask", REQUIRED, takes=("bias",)),
         scale("scaling", REQUIRED),
         fixed("dropout", 0.0),
@@ -60,7 +59,7 @@ HF_SDPA = Signature(
     dtypes=("float32", "float16", "bfloat16"),
     arguments=(
         _MODULE,
-        *_QKV,
+        *QUERY_KEY_VALUE,
         mask_or_bias("attention_mask", REQUIRED),
         fixed("dropout", 0.0),
         scale("scaling"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attn_spec.kernels.limits import Limits
-from attn_spec.kernels.signatures.arguments import asks_lse, idle, lengths, same, scale, tensor
+from attn_spec.kernels.signatures.arguments import QUERY_KEY_VALUE, asks_lse, idle, lengths, same, says, scale
 from attn_spec.kernels.signatures.signature import Argument, Fact, Given, Signature
 
 
@@ -19,7 +19,7 @@ def _bias() -> Argument:
 
         return jnp.where(bias > -jnp.inf, bias, 0)
 
-    return Argument(name="bias", says=("bias",), default=None, spell=spell, read=lambda x: _unless_none("bias", x))
+    return Argument(name="bias", says=("bias",), default=None, spell=spell, read=says("bias"))
 
 
 def _mask() -> Argument:
@@ -33,7 +33,7 @@ def _mask() -> Argument:
         says=("mask", "bias"),
         default=None,
         spell=spell,
-        read=lambda x: _unless_none("mask", x),
+        read=says("mask"),
         means="bool, True = attend; a bias of -inf is written there",
     )
 
@@ -45,15 +45,10 @@ def _window() -> Argument:
         return None if sides is None else tuple(longest if side is None else side for side in sides)
 
     def read(value: Any) -> Mapping[str, Any]:
-        return _unless_none("window", (value, value) if isinstance(value, int) else value)
+        return says("window")((value, value) if isinstance(value, int) else value)
 
     means = "(left, right), both inclusive and bounded, or one number for both"
     return Argument(name="local_window_size", says=("window",), default=None, spell=spell, read=read, means=means)
-
-
-def _unless_none(own: str, value: Any) -> Mapping[str, Any]:
-    """Return what a value says; nothing for None."""
-    return {} if value is None else {own: value}
 
 
 JAX = Signature(
@@ -62,9 +57,7 @@ JAX = Signature(
     presentation="BSHD",
     dtypes=("float32", "float16", "bfloat16"),
     arguments=(
-        tensor("query", "q"),
-        tensor("key", "k"),
-        tensor("value", "v"),
+        *QUERY_KEY_VALUE,
         _bias(),
         _mask(),
         scale("scale"),

@@ -7,20 +7,19 @@ from typing import Any
 
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.signatures.arguments import (
+    QUERY_KEY_VALUE,
     fixed,
     grouped,
     idle,
     mask_or_bias,
     same,
     scale,
-    tensor,
     where,
     window,
 )
 from attn_spec.kernels.signatures.signature import Argument, Fact, Given, Signature, SignatureError
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
-_QKV = (tensor("query", "q"), tensor("key", "k"), tensor("value", "v"))
 #: Pairs of options that one parameter would say, or that PyTorch refuses together.
 _APART = (("causal", "mask"), ("causal", "bias"), ("mask", "bias"))
 
@@ -30,7 +29,7 @@ TORCH_SDPA = Signature(
     presentation="BHSD",
     dtypes=_DTYPES,
     arguments=(
-        *_QKV,
+        *QUERY_KEY_VALUE,
         mask_or_bias("attn_mask"),
         fixed("dropout_p", 0.0),
         same("is_causal", "causal", False),
@@ -75,7 +74,7 @@ TORCH_VARLEN = Signature(
     presentation="THD",
     dtypes=("float16", "bfloat16"),
     arguments=(
-        *_QKV,
+        *QUERY_KEY_VALUE,
         *where(cu_seq_q="cu_seqlens_q", cu_seq_k="cu_seqlens_k", max_q="max_seqlen_q", max_k="max_seqlen_k"),
         _varlen_lse(),
         scale("scale"),
@@ -199,7 +198,7 @@ FLEX_ATTENTION = Signature(
     presentation="BHSD",
     dtypes=_DTYPES,
     arguments=(
-        *_QKV,
+        *QUERY_KEY_VALUE,
         _score_mod(),
         _block_mask(),
         scale("scale"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attn_spec.kernels.signatures.arguments import fixed, idle, scale, tensor
+from attn_spec.kernels.signatures.arguments import QUERY_KEY_VALUE, fixed, idle, scale
 from attn_spec.kernels.signatures.signature import Argument, Fact, Given, Signature, SignatureError
 
 
@@ -42,9 +42,7 @@ XFORMERS = Signature(
     presentation="BSHD",
     dtypes=("float32", "float16", "bfloat16"),
     arguments=(
-        tensor("query", "q"),
-        tensor("key", "k"),
-        tensor("value", "v"),
+        *QUERY_KEY_VALUE,
         _bias(),
         fixed("p", 0.0),
         scale("scale"),

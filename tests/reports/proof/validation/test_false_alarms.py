@@ -130,7 +130,7 @@ def test_kernels_are_drawn_by_their_seed_and_differ():
 
 
 def test_every_field_convention_and_ability_is_drawn():
-    """Whatever a contract can say, some random kernel says, executes, or both; a third and more are BSHD.
+    """Random kernels declare or execute whatever a contract can say; a third and more of them are BSHD.
 
     No random kernel appends to its caches.
     """
