@@ -1,6 +1,7 @@
 """Merges of attention states: what a call is handed, what it cannot say, and that its answer is that of the problem."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from attn_spec.problem.validation import ProblemError
 from attn_spec.search.assertions import judged
 from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.preflight import PlainCallError, preflight
+from attn_spec.search.property import load_all
 
 SHAPE = {"batch": 4, "query_heads": 2, "kv_heads": 2, "key_length": 3, "value_dim": 5, "states": True}
 PROBLEM = Recipe(**SHAPE, bias="normal@BHQK", mask="random@BHQK", seed=3).problem()
@@ -154,6 +156,29 @@ def test_executed_arithmetic_merges_states(name):
     subject = Subject(emulate("merge", PRECISE, supports=("lse",), presentation=name, **declared), "float32")
 
     assert not judged(subject, problem, subject(problem)).refuted
+
+
+@pytest.mark.parametrize("lse", ["float32", "float16"])
+def test_a_merge_of_merges_is_off_by_what_rounding_a_log_sum_exp_does_to_weights(lse):
+    """Near 50, float16 has a spacing of 1/32. Parts of other outputs get other weights by it, and their mean moves."""
+    narrow = Subject(emulate("merge", replace(PRECISE, lse=lse), presentation="states", supports=("lse",)), "float32")
+    problem = Recipe(batch=1, key_length=4, value_dim=1, states=True).problem()
+    bias = np.array([50.0, 50.0, 50.01, 50.01]).astype(np.float32).astype(np.float64).reshape(1, 1, 1, 4)
+    problem = problem.replace(bias=bias, v=np.array([1.0, 1.0, -1.0, -1.0]).reshape(1, 1, 4, 1))
+
+    load_all()["states.merged_states_merge_again"].check(narrow, problem)
+
+
+@pytest.mark.parametrize(("dtype", "lse"), [("float32", "float16"), ("bfloat16", "float32")])
+def test_a_merge_of_merges_is_off_by_the_roundings_of_both(dtype, lse):
+    """Outputs in bfloat16 and log-sum-exps in float16 are rounded twice, so that one rounding does not bound them."""
+    executes = replace(PRECISE, lse=lse)
+    narrow = Subject(emulate("merge", executes, presentation="states", supports=("lse",), dtypes=(dtype,)), dtype)
+    shape = {**SHAPE, "key_length": 4, "value_dim": 8, "dtypes": narrow.dtypes}
+
+    for seed in range(12):
+        problem = Recipe(**shape, bias="normal@BHQK", seed=seed).problem()
+        load_all()["states.merged_states_merge_again"].check(narrow, problem)
 
 
 def test_log_sum_exps_are_of_float32_beside_outputs_of_half():
