@@ -145,6 +145,7 @@ def assert_attention_gradients(
     v: Any = None,
     *,
     signature: str | None = None,
+    out: Any = None,
     dlse: Any = None,
     contract: str | Contract | None = None,
     presentation: str | None = None,
@@ -160,13 +161,13 @@ def assert_attention_gradients(
     ``gradients`` are by name: "dq", "dk", "dv" of the shapes of q, k, v, and those of options, for example "dbias".
     ``dlse``, of the LSE's shape, is the cotangent of the LSE. dQ is judged in ``rows`` of each head, dK and dV at
     ``keys`` of each kv head; None judges all. The outputs of queries that see no key must be constants, which
-    ``empty_row="zero"`` declares. Other arguments are those of :func:`assert_attention`. With ``signature``, gradients
-    may also be named after the function's parameters: "dquery".
+    ``empty_row="zero"`` declares, or ``out``, the output of the forward pass, shows. Other arguments are those of
+    :func:`assert_attention`. With ``signature``, gradients may also be named after the function's parameters: "dquery".
     """
     reading = _reading(signature, {"q": q, "k": k, "v": v}, presentation, words)
     q, k, v = reading.tensors.values()
     words, gradients = dict(reading.words), reading.gradients(gradients)
-    dout, dlse = reading.laid("output", dout), reading.laid("lse", dlse)
+    out, dout, dlse = reading.laid("output", out), reading.laid("output", dout), reading.laid("lse", dlse)
     conventions = _conventions(words)
     _check_effort(memory, unjudged, seed)
     with reading.naming(), call_errors():
@@ -175,7 +176,7 @@ def assert_attention_gradients(
         made.check_conventions(conventions)
         if dlse is not None and "sinks" in made.options and not conventions.sink_in_lse:
             raise CallError("dlse must be that of a log-sum-exp with the sink; leave out dlse, or sink_in_lse=False")
-        given = pulled(made, gradients, dout, dlse, conventions)
+        given = pulled(made, gradients, dout, dlse, conventions, out=out)
         if conventions.empty_row != "zero":
             given.check_rows(memory)
         dtypes = {name: dtype_of(name, x) for name, x in (("output", given.cotangent), *given.found.items())}

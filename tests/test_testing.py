@@ -379,12 +379,26 @@ def test_gradients_of_queries_without_keys_are_judged_where_the_test_says_so():
     mask = torch.ones(40, 40, dtype=torch.bool)
     mask[7] = False
     x = [each.clone().requires_grad_() for each in (q, k, v)]
-    sdpa(*x, attn_mask=mask).backward(dout := torch.randn(SHAPE))
+    (out := sdpa(*x, attn_mask=mask)).backward(dout := torch.randn(SHAPE))
     gradients = {f"d{name}": each.grad for name, each in zip("qkv", x, strict=True)}
 
-    with pytest.raises(CallError, match="a query sees no key, and its gradients depend on its output: pass"):
+    with pytest.raises(CallError, match="a query sees no key, and its gradients depend on its output: pass out="):
         assert_attention_gradients(gradients, dout, *x, attn_mask=mask)
     assert_attention_gradients(gradients, dout, *x, attn_mask=mask, empty_row="zero")
+    assert_attention_gradients(gradients, dout, *x, attn_mask=mask, out=out)
+    assert_attention_gradients(gradients, dout, *x, attn_mask=mask, out=out, rows=16, keys=16, memory=4096)
+
+
+@pytest.mark.parametrize("shows", ["mean", "nan", "zeros of zero values"])
+def test_an_output_of_a_query_without_keys_that_is_no_constant_is_told(shows):
+    mask = torch.ones(40, 40, dtype=torch.bool)
+    mask[7] = False
+    values = torch.zeros_like(v) if "zero" in shows else v
+    out = sdpa(q, k, values, attn_mask=mask)
+    if "zero" not in shows:
+        out[:, :, 7] = v.mean(dim=2) if shows == "mean" else torch.nan
+    with pytest.raises(CallError, match="a query sees no key, and its gradients depend on its output: pass out="):
+        assert_attention_gradients({"dq": q}, out, q, k, values, attn_mask=mask, out=out)
 
 
 @pytest.mark.parametrize(
@@ -396,6 +410,7 @@ def test_gradients_of_queries_without_keys_are_judged_where_the_test_says_so():
         ({"dk": q[:, :1]}, {}, r"dk must have the shape \(2, 4, 40, 16\) here, not \(2, 1, 40, 16\)"),
         ({"dbias": q}, {}, "dbias is the gradient of bias, which this call does not use"),
         ({"dbias": q}, {"bias": torch.zeros(40)}, r"dbias must have the shape of bias, \(1, 1, 1, 40\), not"),
+        ({"dq": q}, {"out": q[0]}, r"out must have the shape \(2, 4, 40, 16\) here"),
         ({"dq": q}, {"dlse": q}, r"dlse must have the shape \(2, 4, 40\) here"),
         ({"dq": q}, {"keys": 0}, "keys must be an integer of 1 or more, not 0"),
     ],

@@ -29,6 +29,8 @@ class Pulled:
     found: Mapping[str, Any]
     #: Conventions of the call, which say whether gradients of queries and keys that are not there are 0.
     conventions: Conventions
+    #: Output of the forward pass; None if the caller has not given it.
+    output: Any = None
 
     @property
     def whole(self) -> bool:
@@ -79,16 +81,32 @@ class Pulled:
         )
 
     def check_rows(self, memory: int) -> None:
-        """Raise :class:`CallError` if a query sees no key."""
-        if any(OPTIONS[name].sees is not None for name in self.made.options):
-            for b, g in np.ndindex(self.made.batch, self.made.kv_heads):
-                problem = self.made.whole() if self.made.layer else self.made.group(b, g)
-                for rows in blocks_of(problem, np.arange(problem.query_length), memory, 1):
-                    if problem.rows(rows).blind_queries.any():
-                        raise CallError(
-                            "a query sees no key, and its gradients depend on its output: pass "
-                            "empty_row='zero' if that output is a constant, or leave such rows out"
-                        )
+        """Raise :class:`CallError` if a query sees no key, unless ``output`` shows that no gradient depends on it."""
+        if not any(OPTIONS[name].sees is not None for name in self.made.options):
+            return
+        for b, g in np.ndindex(self.made.batch, self.made.kv_heads):
+            problem = self.made.whole() if self.made.layer else self.made.group(b, g)
+            for rows in blocks_of(problem, np.arange(problem.query_length), memory, 1):
+                blind = problem.rows(rows).blind_queries
+                if blind.any() and not self._is_constant(problem, (b, g), rows, blind):
+                    raise CallError(
+                        "a query sees no key, and its gradients depend on its output: pass out=, the output, "
+                        "empty_row='zero' if that output is a constant, or leave such rows out"
+                    )
+
+    def _is_constant(self, problem: Problem, at: tuple[int, int], rows: np.ndarray, blind: np.ndarray) -> bool:
+        """Return whether the ``blind`` queries [1, group, rows] of a kv head have outputs on which no gradient depends.
+
+        An output of 0 is a constant where it cannot be the mean of V. In float32 or wider that mean, summed over n keys
+        in any order, errs by at most n 2^-24 times the mean of abs(V).
+        """
+        if self.output is None or self.made.layer:
+            return False
+        (b, g), size = at, self.made.group_size
+        out = self.made.numbers("output", self.output, b, slice(g * size, (g + 1) * size), rows)
+        found = out[np.broadcast_to(blind, out.shape[:-1])]
+        sums, sizes = problem.v.sum(axis=-2), np.abs(problem.v).sum(axis=-2)
+        return bool((found == 0).all() and (np.abs(sums) > problem.key_length * 2.0**-24 * sizes).any())
 
 
 def _used(problem: Problem, name: str, x: np.ndarray) -> np.ndarray:
@@ -97,7 +115,13 @@ def _used(problem: Problem, name: str, x: np.ndarray) -> np.ndarray:
 
 
 def pulled(
-    made: Call, gradients: Mapping[str, Any], dout: Any, dlse: Any, conventions: Conventions = DEFAULTS
+    made: Call,
+    gradients: Mapping[str, Any],
+    dout: Any,
+    dlse: Any,
+    conventions: Conventions = DEFAULTS,
+    *,
+    out: Any = None,
 ) -> Pulled:
     """Read gradients by name: "dq", "dk", "dv", or "d" and the name of an option. Raises :class:`CallError`."""
     if not isinstance(gradients, Mapping):
@@ -117,6 +141,7 @@ def pulled(
         lse_cotangent=None if dlse is None else checked(made, "dlse", tensor_of("dlse", dlse), "lse"),
         found=found,
         conventions=conventions,
+        output=None if out is None else checked(made, "out", tensor_of("out", out), "output"),
     )
 
 

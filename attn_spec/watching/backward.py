@@ -24,12 +24,20 @@ class Backward:
 
     def __init__(self, tensors: Mapping[str, Any], done: Callable[[Any, dict[str, Any]], None]) -> None:
         """Take views of the ``tensors``; ``done`` gets the cotangent of the output, and the gradients by name."""
+        self._out: Any = None
+        self._version = 0
         self.views = {name: x.view_as(x) for name, x in tensors.items()}
         self._done = done
         self._found: dict[str, Any] = {}
         self._dout: Any = None
         for name, view in self.views.items():
             view.register_hook(lambda gradient, name=name: self._take(name, gradient))
+
+    @property
+    def output(self) -> Any:
+        """The output of the call; None once the program has changed it in place."""
+        is_same = self._out is not None and self._out._version == self._version  # noqa: SLF001 -- as in follow
+        return self._out if is_same else None
 
     def follow(self, out: Any) -> bool:
         """Wait for the cotangent of the output; return whether there will be one.
@@ -39,6 +47,7 @@ class Backward:
         if getattr(out, "grad_fn", None) is None:
             return False
         place = out.output_nr
+        self._out, self._version = out.detach(), out._version  # noqa: SLF001 -- PyTorch has no other name for it
         out.grad_fn.register_prehook(lambda cotangents: self._begin(cotangents[place]))
         return True
 

@@ -141,10 +141,11 @@ class Watch:
                 if changed:
                     self.tally.left_backward["q, k or v were changed in place after the call"] += 1
                 else:
-                    self._judged_backward(seen, dout, found)
+                    self._judged_backward(seen, backward.output, dout, found)
                 self.kinds[seen.key] = (self.kinds[seen.key] or 0.0) + self.clock() - started
 
-        return Backward({name: seen.tensors[name] for name in names}, done), ""
+        backward = Backward({name: seen.tensors[name] for name in names}, done)
+        return backward, ""
 
     @property
     def _is_torch(self) -> bool:
@@ -162,11 +163,11 @@ class Watch:
             self.tally.judged += 1
         return judgement is not None
 
-    def _judged_backward(self, seen: Seen, dout: Any, found: Mapping[str, Any]) -> None:
+    def _judged_backward(self, seen: Seen, out: Any, dout: Any, found: Mapping[str, Any]) -> None:
         gradients = {f"d{name}": seen.given(x) for name, x in found.items()}
 
         def judge() -> Any:
-            how = {**self._how, "keys": self.rows}
+            how = {**self._how, "keys": self.rows, "out": None if out is None else seen.with_batch(out)}
             return assert_attention_gradients(gradients, seen.given(dout), **seen.words(self.target), **how)
 
         if self._told(seen, "backward", judge) is not None:

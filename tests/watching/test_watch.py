@@ -35,6 +35,13 @@ def of_the_future(q, k, v, *, causal=False):
     return torch.softmax(s.masked_fill(unseen, -math.inf) if causal else s, -1) @ v
 
 
+def masked(q, k, v, *, mask):
+    """Return attention of the keys where the mask is True, and 0 for a query that sees none."""
+    s = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -math.inf)
+    p = (s - s.amax(-1, keepdim=True).clamp_min(-1e30)).exp()
+    return p / p.sum(-1, keepdim=True).clamp_min(1e-30) @ v
+
+
 def without_a_gradient(q, k, v):
     """Return attention whose keys get half of their gradient."""
     return attention(q, 0.5 * k + 0.5 * k.detach(), v)
@@ -95,6 +102,18 @@ def test_hooks_of_the_program_that_change_a_cotangent_come_first():
         out.square().sum().backward()
 
     assert (seen.judged_backward, seen.refuted) == (1, [])
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_gradients_beside_queries_without_keys_are_judged_where_their_output_is_known(changed):
+    mask = torch.ones(9, 9, dtype=torch.bool).tril()
+    mask[:, :3] = False  # padding on the left
+    with watch(masked) as (seen,):
+        out = masked(*qkv(grad=True), mask=mask)
+        (out.mul_(2) if changed else out).square().sum().backward()
+
+    assert (seen.judged, seen.judged_backward) == (1, 0 if changed else 1)
+    assert not changed or "a query sees no key" in next(iter(seen.left_backward))
 
 
 def step(x, **how):
