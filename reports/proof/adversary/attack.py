@@ -62,7 +62,7 @@ Ratios = dict[str, float]
 Arrays = dict[str, np.ndarray]
 #: Quantities that may be attacked.
 QUANTITIES = (
-    *("output", "lse", "dq", "dk", "dv", "dbias"),
+    *("output", "lse", "dq", "dk", "dv", "dbias", "dsinks"),
     *(f"d{name}" for name, row in OPTIONS.items() if row.projects_values),
 )
 FORWARD, BACKWARD = QUANTITIES[:2], QUANTITIES[2:]

@@ -60,6 +60,15 @@ _DIFFERENTIATED: dict[str, Any] = {
     "order": {"kv_tile": None},
     "gradients": DifferentiatedProduct,
 }
+SINK: dict[str, Any] = {"sink": 0.5}
+_SINKS: tuple[tuple[str, dict[str, Any], dict[str, Any], float], ...] = (
+    ("", {}, {}, 0.0),
+    ("base 2, ", {"exponent": "base2"}, {}, 0.0),
+    ("by LSE, ", {"normalize": "by_lse"}, {}, 0.0),
+    ("dL, ", {}, {}, 1.0),
+    ("above the scores, ", {}, {"sink": 6.0}, 0.0),
+    ("grouped heads, ", {}, {"Hq": 2, "Sq": 2}, 0.0),
+)
 DROPOUT: dict[str, Any] = {"dropped": 0.3, "Sq": 2}
 _SPLIT: dict[str, Any] = {"steps": NormalizedSplitAttention, "contract": MERGES, "problem": {"n": 6}}
 
@@ -119,6 +128,21 @@ WAYS = (
         **dict(EAGER, problem=DROPOUT, order={"kv_tile": None, "dropout_on": "probabilities"}),
     ),
     Way(name="dropout, row sum of the cast", problem=DROPOUT, contract={"row_sum_of": "cast"}),
+    *(
+        Way(
+            name=f"sink, {kind}{place}",
+            problem=SINK | problem,
+            contract=contract,
+            order={"sink": tile},
+            steps=TwoPasses if contract.get("normalize") == "by_lse" else TiledAttention,
+            lse_cotangent=size,
+        )
+        for kind, contract, problem, size in _SINKS
+        for tile, place in (("with_keys", "with keys"), ("first", "first"), ("last", "last"))
+    ),
+    Way(name="sink, eager", **EAGER, problem=SINK),
+    Way(name="sink, of the keys' maximum", problem=SINK, contract={"sink_reference": "keys"}, order={"sink": "last"}),
+    Way(name="sink alone", problem=SINK | {"n": 1, "causal": True, "Sq": 2}),
     Way(name="grouped heads", problem={"Hq": 2, "Sq": 2}),
     Way(name="base 2", contract={"exponent": "base2"}),
     Way(name="base 2, softcap", contract={"exponent": "base2"}, problem={"softcap": 2.0}),

@@ -29,12 +29,14 @@ def small_problem(
     biases: float = 2.0,
     bias_format: str = NARROW,
     slopes: float | None = None,
+    sink: float | None = None,
     dropped: float | None = None,
     dtype: str = "float64",
     **options: Any,
 ) -> Problem:
     """Make a problem of few numbers of the format NARROW; the bias is of ``bias_format``, slopes are not rounded.
 
+    ``sink`` is the sink of every query head.
     V is random, or ``value`` and ``value_spread`` times random. ``dropped`` is the p of dropout, which drops the second
     key and every third one from there.
     """
@@ -47,6 +49,8 @@ def small_problem(
     if value:
         v = bits.nearest(value + value_spread * v, NARROW)
     added = drawn(1, 1, Sq, n, size=biases, form=bias_format) if bias else None
+    if sink is not None:
+        options["sinks"] = np.full((1, Hq, 1, 1), sink)
     falls = None if slopes is None else np.full((1, 1, 1, 1), slopes)
     if dropped is not None:
         options |= {"dropout_p": dropped, "dropout_keep": np.arange(n)[None, None, None] % 3 != 1}

@@ -24,8 +24,9 @@ from ..validation.random_kernels import (
     drawn_steps,
     executed_arithmetic,
     may_differentiate,
+    with_sinks,
 )
-from ..validation.random_options import one_of
+from ..validation.random_options import drawn_sinks, one_of
 from .attack import Attack
 from .cases import FINE, STAGES
 from .layer_steps import BiasFirst, HeadByHead, InOneSum
@@ -70,12 +71,19 @@ def random_attack(seed: int) -> Attack:
         contract = replace(contract, alibi_terms=one_of(of_dP, ("float64", *_FORMATS)))
         if may_differentiate(contract.at("float64"), order):
             contract = replace(contract, backward_weights="stored")
+    of_sinks = np.random.default_rng([seed, 3])
+    sinks = drawn_sinks(of_sinks, contract, order)
+    contract, order = replace(contract, sink_reference=sinks.reference), replace(order, sink=sinks.tile)
+    if sinks.options:
+        problem = problem.replace(
+            sinks=np.full((1, problem.query_heads, 1, 1), one_of(of_sinks, (0.0, 0.5, -4.0, 6.0)))
+        )
     dO, dL = (rng.standard_normal(shape) for shape in (problem.output_shape, (*problem.score_shape[:3], 1)))
     return Attack(
         problem=problem,
         contract=contract,
         order=order,
-        steps=drawn_steps(rng, contract, order),
+        steps=with_sinks(drawn_steps(rng, contract, order), order, sinks.options),
         gradients=drawn_gradients(contract),
         layer=layer,
         cotangent=bits.nearest(dO * one_of(rng, (1.0, 1.0, 1.0, 0.0)), NARROW),

@@ -173,7 +173,7 @@ def _kernel(
         "conventions": conventions,
         "head_dims": _head_dims(rng, shown),
         "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), _slowness(executes, order)),
-        "steps": varied(_with_sinks(drawn_steps(rng, executes, order), order, beside), conventions),
+        "steps": varied(with_sinks(drawn_steps(rng, executes, order), order, beside), conventions),
         "presentation": presentation,
         "multiples": _multiples(rng, shown),
         "exclusive": one_of(rng, ((), (), (("causal", "mask"), ("window", "bias")))),
@@ -199,7 +199,7 @@ def _multiples(rng: np.random.Generator, shown: Presentation) -> dict[str, int]:
     return {axis: step for axis, step in drawn.items() if not {"Q": one_query, "K": few_keys}[axis]}
 
 
-def _with_sinks(steps: type[TiledAttention], order: Order, beside: Sequence[str]) -> type[TiledAttention]:
+def with_sinks(steps: type[TiledAttention], order: Order, beside: Sequence[str]) -> type[TiledAttention]:
     """Return steps that add a sink by a factor, in place of those that merge normalized parts, if the order says so."""
     by_factor = "sinks" in beside and order.sink == "last" and steps is NormalizedSplitAttention
     return SinkFactor if by_factor else steps
