@@ -179,11 +179,15 @@ def _judge(
     if output is not None:
         expected, allowed, inside = _with_empty_rows(known, contract, truth["output"], bound, conventions.empty_row)
         decided = there | guard("rows behind their sequence are not measured", conventions.unused_rows == "zero", True)
-        inside, allowed = np.where(there, inside, decided), np.where(there[..., None], allowed, 0.0)
+        # Arithmetic of a row that is not there may spread NaN as that of one that sees no key.
+        behind = bound.domain_of("output") if problem.projects else bound.empty_in_domain
+        behind = decided & guard("hidden scores of rows behind their sequence", behind, True)
+        inside, allowed = np.where(there, inside, behind), np.where(there[..., None], allowed, 0.0)
         measured = np.broadcast_to(
             guard("rows outside the domain are not measured", inside[..., None], True), output.shape
         )
-        asked = np.broadcast_to((decided & ~_undecided(problem, conventions.empty_row))[..., None], output.shape)
+        asked = np.where(there, decided, behind) & ~_undecided(problem, conventions.empty_row)
+        asked = np.broadcast_to(asked[..., None], output.shape)
         measurements.append(
             _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured, asked=asked)
         )

@@ -69,6 +69,25 @@ def test_rows_behind_a_sequence_are_judged_if_they_are_declared_zero(problem, in
 
 
 @pytest.mark.parametrize("in_blocks", [False, True], ids=["whole", "in blocks"])
+@pytest.mark.parametrize("size", [1.0, 2.0**120])
+def test_a_row_behind_its_sequence_may_be_nan_where_its_scores_overflow(problem, size, in_blocks):
+    """A score of -inf that is no number before it is hidden; an emulated kernel was accused of its NaN."""
+    q = np.where(problem.there[..., None], problem.q, size)
+    large = problem.replace(q=rounded(q), k=rounded(problem.k * 256))
+    odd = answer_of(large)["output"]
+    odd[1, 0, 2] = np.nan
+    if in_blocks:
+        judgement = judge_parts(parts_of(large, output=odd), C, conventions=ZERO)
+        silent = judgement.silent_share > 0
+    else:
+        judgement = judge(large, C, output=odd, conventions=ZERO)
+        silent = any(one.silent for one in judgement.measurements)
+
+    assert judgement.refuted == (size == 1.0)
+    assert not silent
+
+
+@pytest.mark.parametrize("in_blocks", [False, True], ids=["whole", "in blocks"])
 @pytest.mark.parametrize("name", ["dq", "dk", "dv"])
 def test_gradients_of_what_is_not_there_are_judged_if_they_are_declared_zero(problem, name, in_blocks):
     dO = rounded(np.random.default_rng(1).standard_normal(problem.output_shape))

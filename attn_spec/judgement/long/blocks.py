@@ -233,7 +233,7 @@ def _judged(parts: Iterator[Part], contract: ResolvedContract, sample: RowSample
         chosen = Sampled(there, n, n) if sample is None else sample.of(_first(part.problem, n), number, lse)
         heads = 1 if part.problem.projects else part.problem.query_heads
         if how["conventions"].unused_rows == "zero" and len(behind):
-            _add_unused(found, part, behind, how["conventions"])
+            _add_unused(found, part, behind, how["conventions"], how["memory"])
         found.of += heads * n
         arrays = GLANCE if is_plain(part.problem) else THEOREMS
         for block in blocks_of(part.problem, chosen.index, how["memory"], arrays):
@@ -250,16 +250,19 @@ def _first(problem: Problem, count: int) -> Problem:
     return problem if count == problem.query_length else problem.rows(np.arange(count))
 
 
-def _add_unused(found: RowJudgement, part: Part, rows: np.ndarray, conventions: Conventions) -> None:
-    """Judge rows behind the length of their sequence, which must be 0; no key takes part."""
-    answer = {name: x for name, x in part.answer(rows).items() if name == "output"}
-    judgement = judge(
-        Analysis(part.problem.rows(rows).take("K", [])), found.contract, **answer, conventions=conventions
-    )
-    for name, values in answer.items():
-        tally = found.tallies.setdefault(name, Tally(name=name))
-        tally.elements += values.size
-        tally.add(judgement, part.at, rows)
+def _add_unused(found: RowJudgement, part: Part, rows: np.ndarray, conventions: Conventions, memory: int) -> None:
+    """Judge rows behind the length of their sequence, which must be 0; of a row of zeros no key matters."""
+    output = part.answer(rows).get("output")
+    if output is not None:
+        tally = found.tallies.setdefault("output", Tally(name="output"))
+        tally.elements += output.size
+        wrong = (output != 0).any(axis=(0, 1, 3))
+        groups = [(part.problem.take("K", []), np.flatnonzero(~wrong))]
+        groups += [(part.problem, few) for few in blocks_of(part.problem, np.flatnonzero(wrong), memory, THEOREMS)]
+        for problem, few in groups:
+            known = Analysis(problem.rows(rows[few]))
+            judgement = judge(known, found.contract, output=output[:, :, few], conventions=conventions)
+            tally.add(judgement, part.at, rows[few])
     found.of, found.rows = found.of + len(rows), found.rows + len(rows)
     found.decided += len(rows)
 

@@ -32,6 +32,9 @@ from .random_kernels import RandomKernel, random_kernel
 
 #: Effort for one property and one kernel: many kernels are worth more than many problems for one.
 PROFILE = Profile(name="false alarms", examples=4, floor=1, seconds=60, shrink_seconds=20, seed=None)
+#: Seconds that a call of an emulated kernel may take; linear attention with every rounding takes minutes when others
+#: run beside it, and how long it takes says nothing of a bound.
+CALL_LIMIT = 600.0
 #: Options of a problem that is a layer.
 PROJECTIONS = ("query_projection", "key_projection", "value_projection", "output_projection")
 #: Kernels under examination, or waiting for it, at once: what is done of them when there are enough is lost.
@@ -134,7 +137,7 @@ def theorems() -> list[Property]:
 
 def examine(drawn: RandomKernel, properties: Iterable[Property] | None = None) -> Alarms:
     """Try properties, by default every theorem, on a random kernel."""
-    total, subject = Alarms(kernels=1), Subject(drawn.kernel, drawn.dtype)
+    total, subject = Alarms(kernels=1), Subject(drawn.kernel, drawn.dtype, call_limit=CALL_LIMIT)
     for property_ in theorems() if properties is None else properties:
         family = property_.id.partition(".")[0]
         try:

@@ -62,6 +62,7 @@ _BLIND = _problem(((0.0,), (0.0,)), mask=np.array([[[[True, True], [False, False
 _BEHIND = _problem(((0.0,), (0.0,)), seqused_q=np.ones((1, 1, 1, 1), dtype=np.int64))
 #: Scores beyond float16, which accumulates them.
 _OVERFLOWING = _problem(((2.0**16,),))
+_BEHIND_OVERFLOWING = _problem(((0.0,), (2.0**16,)), seqused_q=np.ones((1, 1, 1, 1), dtype=np.int64))
 #: Scores beyond float16 for the first of two queries.
 _HALF_OVERFLOWING = _problem(((2.0**16,), (0.0,)))
 #: A query that stands where float16 has no number, which its angle is found in.
@@ -186,6 +187,14 @@ _ROWS: dict[str, Callable[[], bool]] = {
     ),
     "gradients outside the domain are not measured": lambda: not _gradients_are_refuted(),
     "rows behind their sequence are not measured": lambda: not _refuted(_BEHIND, 2.0, 7.0),
+    "hidden scores of rows behind their sequence": lambda: (
+        not _refuted(
+            _BEHIND_OVERFLOWING,
+            *(2.0, NAN),
+            contract=replace(_FLOAT32, score_accumulation="float16"),
+            conventions=Conventions(unused_rows="zero"),
+        )
+    ),
     "rows that see no key are measured": lambda: _refuted(_BLIND, 2.0, 1.0),
     "a mean of V in such rows is measured": lambda: _refuted(
         _BLIND, 2.0, 1.0, conventions=Conventions(empty_row="mean_of_v")
