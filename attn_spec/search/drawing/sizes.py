@@ -61,6 +61,9 @@ class Size:
     long: bool = False
     #: True if only one property in ``turns.RARE`` has a turn of this size, since one problem takes seconds.
     rare: bool = False
+    #: False if a kernel of layers has no turn of this size. Each projection of its keys, and the bound of each, takes
+    #: longer than attention.
+    of_layers: bool = True
     #: Largest B * Hq of a problem of this size, if B > 1, times the slowness of a kernel.
     most_heads: int = MOST_HEADS
     #: Budget of a problem of this size, as a multiple of BUDGET or BUDGET_FLOAT64.
@@ -175,6 +178,7 @@ SIZES = (
          numbers=_of_grids(2**9),
          hunts="entries times heads past the end of a grid or an index of 8 bits"),
     Size(name="wide keys", uses=("cross",), past={"K": 2**14, "D": 2**7}, all_of_them=True, times=2, rare=True,
+         of_layers=False,
          numbers=_of_wide_keys,
          hunts="columns past a tile together with keys past a split, which each alone are right"),
     Size(name="most keys", uses=("cross",), past={"K": 2**14}, long=True,
@@ -203,6 +207,8 @@ def is_reached(size: Size, limits: Limits, slowness: float, *, cross: bool) -> b
     """Return whether a kernel with these limits takes problems of the size; ``cross``: queries and keys may differ in
     number.
     """
+    if not size.of_layers and "query_projection" in limits.always:
+        return False
     if not cross and {"Q", "K"} & set(size.past):
         return min(limits.most("Q"), limits.most("K")) > PAST_SQUARE / slowness
     past = (axis == "D" or limits.most(axis) > most / slowness for axis, most in size.past.items())

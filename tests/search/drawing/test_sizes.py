@@ -129,6 +129,13 @@ def test_a_size_beyond_the_limits_of_a_kernel_has_no_turn(largest, left_out):
             assert limits.refusal(problem) == ""
 
 
+def test_layers_have_no_turn_of_many_wide_keys_which_they_would_project():
+    limits = Limits(always=("query_projection",))
+
+    left_out = {one.name for one in sizes.SIZES if not sizes.is_reached(one, limits, 1.0, cross=True)}
+    assert left_out == {"wide keys"}
+
+
 def test_a_kernel_of_as_many_queries_as_keys_has_turns_of_long_ones():
     few, more = (Limits(largest={"Q": most}) for most in (sizes.PAST_SQUARE, sizes.PAST_SQUARE + 1))
     size = next(size for size in sizes.SIZES if size.name == "keys")
