@@ -235,6 +235,11 @@ def _operands(problem: Problem, score: Score) -> tuple[np.ndarray, np.ndarray, n
     q, k = problem.q, repeated_keys(problem)
     if score.plain:
         return q, k, np.abs(q), np.abs(k)
+    # Values need no errors. FLOATS differ in one: the exponential of a feature map, of an infinity in a hidden key.
+    if score.pairs is None and problem.feature_map is None:
+        p = parameters_of(problem) | rotations_of(problem)
+        q, k = score.queries.value(FLOATS, q, p), score.keys.value(FLOATS, k, p)
+        return q, k, np.abs(q), np.abs(k)
     A, p = RunningErrors(_FLOAT64), _parameters(problem)
     q_, k_ = (given(_FLOAT64, x, FORMATS["float64"]) for x in (q, k))
     q_, k_ = score.queries.value(A, q_, p), score.keys.value(A, k_, p)

@@ -101,8 +101,12 @@ class Subject:
 
         No framework differentiates a call that writes into tensors it is given.
         """
-        able = self.framework.abilities - ({"autograd"} if self.kernel.destinations else set())
-        return (self.kernel.supports | able).issuperset(options)
+        return self._able.issuperset(options)
+
+    @cached_property
+    def _able(self) -> frozenset[str]:
+        given = self.framework.abilities - ({"autograd"} if self.kernel.destinations else set())
+        return frozenset(self.kernel.supports | given)
 
     def __call__(
         self, problem: Problem, *, arrange: Arrange = memory.unchanged, arrange_options: Arrange = memory.unchanged

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -109,7 +110,7 @@ class Shapes(Options):
         vector = np.asarray(self.score_vector)
         return vector.shape[-1] if vector.ndim else self.head_dim
 
-    @property
+    @cached_property
     def score_option(self) -> str | None:
         """Name of the option that replaces q.k by another score; None if no option does."""
         return next((n for n, row in OPTIONS.items() if row.kind == SCORE and getattr(self, n) is not None), None)

@@ -143,6 +143,8 @@ _VALUES = (
 
 #: Every regime by name, from plain to wild. Names that start with ``v_`` change only V.
 REGIMES: dict[str, Regime] = {regime.name: regime for regime in (*_SCORES, *_VALUES)}
+#: Options that a recipe names a pattern for.
+_OF_PATTERNS = {name: row for name, row in OPTIONS.items() if row.patterns}
 SCORE_REGIMES = tuple(regime.name for regime in _SCORES)
 VALUE_REGIMES = tuple(regime.name for regime in _VALUES)
 #: Constants for :attr:`Recipe.shift`: around the underflow of float32, past bad fill values, to the edge of float16.
@@ -193,10 +195,10 @@ class Recipe(Options):
         for name in self.regime.split("+"):
             if name not in REGIMES:
                 raise RecipeError(f"unknown regime {name!r}; known are {', '.join(REGIMES)}")
-        for option, row in OPTIONS.items():
-            name, known = getattr(self, option), row.patterns
-            if known and name is not None and not patterns.is_known(name, known, row.axes):
-                stems = ", ".join(known)
+        for option, row in _OF_PATTERNS.items():
+            name = getattr(self, option)
+            if name is not None and not patterns.is_known(name, row.patterns, row.axes):
+                stems = ", ".join(row.patterns)
                 raise RecipeError(f"unknown {option} pattern {name!r}; known are {stems}, each with @{row.axes}")
 
     def problem(self) -> Problem:

@@ -69,8 +69,11 @@ _SHARES = st.sampled_from((0.0, 0.1, 0.2, 0.3, 0.4, 0.3, 0.4, 0.5, 0.6, 0.8))
 _SHARES_OF_SIZES = st.sampled_from((0.0, 0.0, 0.4))
 _ONE_IN_SIXTEEN = st.sampled_from([False] * 15 + [True])
 _WIDTHS_OF_SCORES = st.sampled_from((1, 2, 3, 8, 17))
-#: Pairs of options that no problem uses together.
-_APART = [{name, other} for name, row in OPTIONS.items() for other, its in OPTIONS.items() if row.excludes(its)]
+#: Options by name, with those that no problem uses beside them.
+_APART = {
+    name: frozenset(other for other, its in OPTIONS.items() if row.excludes(its) or its.excludes(row))
+    for name, row in OPTIONS.items()
+}
 #: Options that have parameters.
 _OWNERS = {row.of for row in OPTIONS.values()}
 _VALUES = {name: st.sampled_from(row.draws) for name, row in OPTIONS.items()}
@@ -153,17 +156,11 @@ def recipes(
         values["scale"] = abs(values["scale"]) or 1.0
     width = {"score_width": draw(_WIDTHS_OF_SCORES)} if "score_vector" in chosen else {}
     shape = drawn.shape(subject, chosen, size.most_heads if size else shapes.MOST_HEADS)
-    recipe = Recipe(
-        dtypes=subject.dtypes,
-        regime=regime,
-        **shape,
-        **{"causal_alignment": subject.conventions.causal_alignment, **values, **width},
-        shift=shift,
-        seed=seed,
-    )
     if "dv" not in chosen:
         given.setdefault("value_dim", given.get("head_dim", shape["head_dim"]))  # states have a D of 1
-    recipe = replace(recipe, **given)
+    options = {"causal_alignment": subject.conventions.causal_alignment, **values, **width}
+    fields: dict[str, Any] = {"regime": regime, "shift": shift, "seed": seed, **shape, **options, **given}
+    recipe = Recipe(dtypes=subject.dtypes, **fields)
     if "query_projection" in chosen:
         widths = drawn.widths if "head_widths" in chosen else None
         recipe = shapes.of_layer(recipe, widths, own_values="dv" in chosen)
@@ -233,7 +230,9 @@ def _options(
 
 def _is_excluded(subject: Subject, name: str, chosen: set[str]) -> bool:
     """Return whether no problem uses this option or ability beside one of the chosen ones."""
-    return any(name in apart and chosen & set(apart) for apart in (*subject.kernel.limits.exclusive, *_APART))
+    if not chosen.isdisjoint(_APART.get(name, ())):
+        return True
+    return any(name in apart and not chosen.isdisjoint(apart) for apart in subject.kernel.limits.exclusive)
 
 
 def _addable(subject: Subject, needs: Collection[str], excluded: Collection[str]) -> list[str]:
