@@ -31,7 +31,8 @@ from attn_spec.judgement.long.row_sample import RowSample
 from attn_spec.judgement.measure import Judgement, judge, judge_gradients
 from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
 from attn_spec.judgement.other_problems import explains, is_small, right_for, within
-from attn_spec.judgement.power import Planting, Power
+from attn_spec.judgement.planted_errors import Power
+from attn_spec.judgement.power import Planting
 from attn_spec.judgement.power import power as planted_power
 from attn_spec.judgement.worst import WorstElement
 from attn_spec.kernels.any_call import any_call, presentation_of

@@ -11,7 +11,7 @@ import click
 
 from attn_spec.contract.presets import UNDECLARED, describe
 from attn_spec.evidence.certificate import Certificate, PropertyResult, result_of
-from attn_spec.judgement import power
+from attn_spec.judgement import planted_errors
 from attn_spec.search.causes import causes
 from attn_spec.search.verdict import LITTLE, Verdict, count, denominator, plural
 from attn_spec.sessions.progress import NOT_RUN, Event, Progress
@@ -185,7 +185,7 @@ def _causes(progress: Progress) -> list[str]:
 
 def _power(progress: Progress) -> list[str]:
     """Return a line on the planted errors that would have been refuted; none if a property is refuted."""
-    return [power.line(progress.powers)] if progress.powers and not progress.is_refuted else []
+    return [planted_errors.line(progress.powers)] if progress.powers and not progress.is_refuted else []
 
 
 def _coloured(verdict: Verdict, line: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from attn_spec import atomic
-from attn_spec.judgement.power import Power
+from attn_spec.judgement.planted_errors import Power
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import Row, Verdict, count, exit_code, worst
 

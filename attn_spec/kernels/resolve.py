@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any
 
 from attn_spec.faults import with_article
-from attn_spec.kernels import definition
 from attn_spec.kernels.declaration import default_name, from_callable
 from attn_spec.kernels.kernel import Kernel, KernelError
 
@@ -52,6 +51,8 @@ def _found(spec: str) -> tuple[Any, str]:
     module_name, _, attribute = spec.partition(":")
     plugins = {entry.name: entry for entry in entry_points(group="attn_spec.kernels")}
     if module_name == "definition" and attribute:
+        from attn_spec.kernels import definition  # whose arithmetics every process that finds a kernel would load
+
         return definition.kernel_of(attribute), ""
     if spec in plugins:
         return plugins[spec].load(), ""

@@ -11,7 +11,8 @@ import numpy as np
 from hypothesis import Phase
 
 from attn_spec.judgement.long.row_sample import RowSample
-from attn_spec.judgement.power import Planting, Power, power
+from attn_spec.judgement.planted_errors import Power
+from attn_spec.judgement.power import Planting, power
 from attn_spec.search.assertions import differentiable
 from attn_spec.search.drawing.asked_shapes import recipes
 from attn_spec.search.drawing.cotangents import cotangent

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_spec.isolation.foreign import isolate_word
-from attn_spec.judgement.power import Power
+from attn_spec.judgement.planted_errors import Power
 from attn_spec.kernels.defects import OWN, Defect
 from attn_spec.search.verdict import Row, Verdict
 

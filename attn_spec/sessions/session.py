@@ -20,7 +20,7 @@ from attn_spec.sessions.selection import Key
 if TYPE_CHECKING:
     import pytest
 
-    from attn_spec.judgement.power import Power
+    from attn_spec.judgement.planted_errors import Power
     from attn_spec.kernels.defects import Defect
     from attn_spec.kernels.kernel import Kernel
     from attn_spec.kernels.subject import Subject
@@ -207,7 +207,7 @@ class Session:
         """Return a line on the errors that would have been refuted; none if power was not measured."""
         if not self.powers:
             return self.without_power
-        from attn_spec.judgement.power import line
+        from attn_spec.judgement.planted_errors import line
 
         return [line(self.powers), *self.without_power]
 

@@ -12,7 +12,7 @@ from attn_spec.evidence.certificate import load
 from attn_spec.evidence.provenance import environment
 from attn_spec.isolation.foreign import found
 from attn_spec.judgement.bound_terms import BoundTerm
-from attn_spec.judgement.power import Power, Unseen
+from attn_spec.judgement.planted_errors import Power, Unseen
 from attn_spec.kernels import kernel as kernels
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.resolve import in_tree, resolve

@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from attn_spec.judgement.power import Power, line
+from attn_spec.judgement.planted_errors import Power, line
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.conventions import DEFAULTS
 from attn_spec.problem.quantities import QUANTITIES as KNOWN

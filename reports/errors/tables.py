@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from attn_spec.judgement.power import Power, line
+from attn_spec.judgement.planted_errors import Power, line
 from attn_spec.problem.quantities import QUANTITIES as KNOWN
 from attn_spec.search.verdict import Row as VerdictRow
 from attn_spec.search.verdict import Verdict, count, denominator

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from attn_spec.contract.presets import PRESETS, UNDECLARED
-from attn_spec.judgement.power import Planting, Power, Unseen, line, power
+from attn_spec.judgement.planted_errors import Power, Unseen, line
+from attn_spec.judgement.power import Planting, power
 from attn_spec.problem.conventions import DEFAULTS
 from attn_spec.search.drawing.regimes import Recipe
 

@@ -21,7 +21,7 @@ from attn_spec.judgement.long.engine import Engine, engine_of
 from attn_spec.judgement.long.glance import is_plain, knows, shares
 from attn_spec.judgement.long.row_sample import TOLD, RowSample, Sampled, chance, missed
 from attn_spec.judgement.measure import Judgement, judge
-from attn_spec.judgement.power import Power
+from attn_spec.judgement.planted_errors import Power
 from attn_spec.judgement.worst import WorstElement, worst_element
 from attn_spec.problem.conventions import DEFAULTS, Conventions
 from attn_spec.problem.problem import Problem
