@@ -1,9 +1,11 @@
 """What is left to ``make exhaustive``: tests that repeat, at greater length, what others show.
 
-They bear the mark ``exhaustive``. A test says so itself; of a property it is every kernel and dtype of a framework but
-one, which the names of both choose. So each framework meets each property, and each file, kernel and dtype a share of
-those that concern it, equal for the files of a framework. Slow kernels, interpreted, compiled for each shape or spread
-over processes, share as those of one framework do.
+They bear the mark ``exhaustive``. A test says so itself, or of its cases: ``one_in(n)`` leaves the first of each n.
+
+Of a property it is every kernel and dtype of a framework but one, which the names of both choose. So each framework
+meets each property, and each file, kernel and dtype a share of those that concern it, equal for the files of a
+framework. Slow kernels, interpreted, compiled for each shape or spread over processes, share as those of one framework
+do, and meet one property in ``SLOW_MEET``: what a property asks of a kernel the others show.
 
 What needs a GPU bears the mark ``gpu``; ``make gpu`` runs it.
 
@@ -21,11 +23,14 @@ from attn_spec.kernels.frameworks.framework import framework
 
 #: Kernels that share whatever their framework.
 SLOW = "slow"
+#: One property in so many is examined for a slow kernel.
+SLOW_MEET = 3
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marks; leave out what is exhaustive, unless -m says otherwise or kernels are named; fix seeds."""
     config.addinivalue_line("markers", "exhaustive: repeats at greater length what another test shows")
+    config.addinivalue_line("markers", "one_in(n): of its cases, all but the first of each n are exhaustive")
     config.addinivalue_line("markers", "gpu: needs a CUDA device, and is skipped without one")
     if not config.option.markexpr and not config.getoption("attn_kernel"):
         config.option.markexpr = "not exhaustive"
@@ -42,7 +47,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all that are alike but one, of those that the property applies to."""
+    """Mark all that are alike but one, of those that the property applies to; of cases, all but one in n."""
+    _leave_one_in(items)
     alike = defaultdict(list)
     for item in items:
         if hasattr(getattr(item, "function", None), "attention_property"):
@@ -51,10 +57,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             )
     for (property_id, shared), every in alike.items():
         applicable = [item for item in every if _applies(item)] or every
-        chosen = _chosen(applicable, zlib.crc32(f"{property_id} {shared}".encode()))
+        number = zlib.crc32(f"{property_id} {shared}".encode())
+        left_out = shared == SLOW and number % SLOW_MEET
+        chosen = None if left_out else _chosen(applicable, number // (SLOW_MEET if shared == SLOW else 1))
         for item in every:
             if item is not chosen:
                 item.add_marker("exhaustive")
+
+
+def _leave_one_in(items: list[pytest.Item]) -> None:
+    """Mark the cases of each test with the mark ``one_in``, but the first of each n that are not marked already."""
+    places: dict[str, int] = defaultdict(int)
+    for item in items:
+        if (mark := item.get_closest_marker("one_in")) and not item.get_closest_marker("exhaustive"):
+            test = item.nodeid.partition("[")[0]
+            if places[test] % mark.args[0]:
+                item.add_marker("exhaustive")
+            places[test] += 1
 
 
 def _shared_with(kernel: Any) -> str:

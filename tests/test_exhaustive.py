@@ -1,4 +1,7 @@
-"""Tests that ``make test`` leaves to ``make exhaustive``: per property and framework all kernels and dtypes but one."""
+"""Tests that ``make test`` leaves to ``make exhaustive``: per property and framework all kernels and dtypes but one.
+
+And cases of a test, all but one in n.
+"""
 
 import re
 from collections import defaultdict
@@ -8,8 +11,8 @@ import pytest
 
 FILES = {"toy": ("one", "two"), "other": ("apart",), "interpreted": ("slow",), "compiled": ("built",)}
 COSTS = {"slow": {"slowness": 2.0}, "built": {"signatures": 3}}
-#: Kernels that share the properties, of which one meets each.
-SHARED = (("one", "two", "apart"), ("slow", "built"))
+#: Kernels that share the properties, and how many of these one of them meets: each, or of slow ones a third.
+SHARED = {("one", "two", "apart"): (41,), ("slow", "built"): range(8, 20)}
 DTYPES = ("float64", "float32", "float16")
 KERNELS = """
 import numpy as np
@@ -62,8 +65,8 @@ def test_each_framework_meets_each_property_and_each_kernel_and_dtype_some(colle
     found = collected("-m", "not exhaustive")
 
     assert {len(dtypes) for dtypes in found.values()} == {1}
-    for names in SHARED:
-        assert len([kernel for _, kernel in found if kernel in names]) == 41
+    for names, meet in SHARED.items():
+        assert len([kernel for _, kernel in found if kernel in names]) in meet
         for name in names:
             assert len({dtypes[0] for (_, kernel), dtypes in found.items() if kernel == name}) > 1
 
@@ -71,7 +74,7 @@ def test_each_framework_meets_each_property_and_each_kernel_and_dtype_some(colle
 def test_what_is_examined_is_what_the_property_concerns(collected):
     found = collected("-m", "not exhaustive")
 
-    assert [dtypes for (property_, _), dtypes in found.items() if property_ == "narrow"] == [["float16"]] * 2
+    assert {dtypes[0] for (property_, _), dtypes in found.items() if property_ == "narrow"} == {"float16"}
 
 
 def test_of_kernels_that_are_named_all_are_examined(collected):
@@ -89,4 +92,26 @@ def test_what_is_exhaustive_is_left_out_unless_it_is_asked_for(pytester, argumen
 
     pytester.runpytest_subprocess("-p", "no:cacheprovider", *arguments).assert_outcomes(
         passed=passed, deselected=2 - passed
+    )
+
+
+@pytest.mark.parametrize(("arguments", "passed"), [((), 3), (("-m", "exhaustive or not exhaustive"), 7)])
+def test_of_cases_one_in_n_is_left(pytester, arguments, passed):
+    conftest = Path(__file__).parents[1].joinpath("conftest.py").read_text(encoding="utf-8")
+    cases = """
+        import pytest
+
+        LONG = pytest.param(7, marks=pytest.mark.exhaustive)
+
+        @pytest.mark.one_in(3)
+        @pytest.mark.parametrize("case", [LONG, 0, 1, 2, 3, 4])
+        def test_it(case):
+            assert case in (0, 3) or "%s"
+
+        def test_other(): ...
+    """
+    pytester.makepyfile(conftest=conftest, test_cases=cases % " ".join(arguments))
+
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", *arguments).assert_outcomes(
+        passed=passed, deselected=7 - passed
     )
