@@ -178,10 +178,11 @@ class _Search:
         if self.property_.false_alarm:
             return []
         limits, cross = self.subject.kernel.limits, self.subject.supports("cross")
+        layers = "query_projection" in {*limits.always, *self.property_.needs}
         found = [
             turn
             for turn in turns.turns(self.profile.examples, self.property_.id)
-            if is_reached(turn.size, limits, self.subject.kernel.slowness, cross=cross)
+            if is_reached(turn.size, limits, self.subject.kernel.slowness, cross=cross, layers=layers)
         ]
         few = self.subject.kernel.signatures is not None  # each size needs a signature of its own
         return found[: len(found) // turns.ORDINARY] if few else found

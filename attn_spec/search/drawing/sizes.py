@@ -61,8 +61,8 @@ class Size:
     long: bool = False
     #: True if only one property in ``turns.RARE`` has a turn of this size, since one problem takes seconds.
     rare: bool = False
-    #: False if a kernel of layers has no turn of this size. Each projection of its keys, and the bound of each, takes
-    #: longer than attention.
+    #: False if a search that draws layers alone has no turn of this size. Each projection of the keys of one, and its
+    #: bound, takes longer than attention.
     of_layers: bool = True
     #: Largest B * Hq of a problem of this size, if B > 1, times the slowness of a kernel.
     most_heads: int = MOST_HEADS
@@ -203,11 +203,11 @@ def is_of(size: Size, lengths: Mapping[str, int], slowness: float) -> bool:
     return all(past) if size.all_of_them else any(past)
 
 
-def is_reached(size: Size, limits: Limits, slowness: float, *, cross: bool) -> bool:
+def is_reached(size: Size, limits: Limits, slowness: float, *, cross: bool, layers: bool = False) -> bool:
     """Return whether a kernel with these limits takes problems of the size; ``cross``: queries and keys may differ in
-    number.
+    number; ``layers``: each problem is a layer.
     """
-    if not size.of_layers and "query_projection" in limits.always:
+    if layers and not size.of_layers:
         return False
     if not cross and {"Q", "K"} & set(size.past):
         return min(limits.most("Q"), limits.most("K")) > PAST_SQUARE / slowness

@@ -130,10 +130,9 @@ def test_a_size_beyond_the_limits_of_a_kernel_has_no_turn(largest, left_out):
 
 
 def test_layers_have_no_turn_of_many_wide_keys_which_they_would_project():
-    limits = Limits(always=("query_projection",))
+    reached = {one.name for one in sizes.SIZES if sizes.is_reached(one, Limits(), 1.0, cross=True, layers=True)}
 
-    left_out = {one.name for one in sizes.SIZES if not sizes.is_reached(one, limits, 1.0, cross=True)}
-    assert left_out == {"wide keys"}
+    assert {one.name for one in sizes.SIZES} - reached == {"wide keys"}
 
 
 def test_a_kernel_of_as_many_queries_as_keys_has_turns_of_long_ones():
@@ -257,6 +256,7 @@ def wrong_past(axis, edge):
     return attention
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("axis", "edge", "least"),
     [
