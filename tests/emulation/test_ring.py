@@ -76,30 +76,40 @@ def test_a_key_passes_a_merge_for_each_other_rank_of_a_ring_and_for_each_level_o
     assert over_ranks("four", TreeRank, 4).contract_for("float64").lse_merges == 2
 
 
-def verdict(name, program, **contract):
+def verdict(name, program, examples, **contract):
     """Return the verdict of a property on a ring of eight in bfloat16, whose contract has some fields changed."""
     declared = replace(merging(7)["bfloat16"], **contract)
     kernel = over_ranks("narrow", program, 8, dtypes=("bfloat16",), contract=declared)
-    profile = Profile(name="test", examples=60, floor=1, seconds=60, shrink_seconds=0, seed=0)
+    profile = Profile(name="test", examples=examples, floor=1, seconds=60, shrink_seconds=0, seed=0)
     return search(PROPERTIES[name], Subject(kernel, "bfloat16"), profile, seed=0)[0].verdict
 
 
-COUNTED = pytest.mark.parametrize(("counted", "expected"), [(7, Verdict.HELD), (1, Verdict.REFUTED)])
+COUNTED = pytest.mark.parametrize(
+    ("counted", "examples", "expected"),
+    [
+        (7, 10, Verdict.HELD),
+        pytest.param(7, 60, Verdict.HELD, marks=pytest.mark.exhaustive),
+        (1, 60, Verdict.REFUTED),
+    ],
+)
 
 
 @COUNTED
-def test_the_bound_counts_the_merges(counted, expected, monkeypatch, tmp_path):
+def test_the_bound_counts_the_merges(counted, examples, expected, monkeypatch, tmp_path):
     """Outputs of a ring of eight that wait in bfloat16 are rounded seven times before the last: one is not enough."""
     monkeypatch.chdir(tmp_path)
     property_id = "online_rescaling.the_maximum_may_move_anywhere"
 
-    assert verdict(property_id, RingOutputsNarrow, lse_merges=counted, partial_outputs="input") is expected
+    assert verdict(property_id, RingOutputsNarrow, examples, lse_merges=counted, partial_outputs="input") is expected
 
 
 @COUNTED
-def test_the_bound_counts_the_hops_of_gradients(counted, expected, monkeypatch, tmp_path):
+def test_the_bound_counts_the_hops_of_gradients(counted, examples, expected, monkeypatch, tmp_path):
     """dK and dV may travel in bfloat16, with a rounding in each hop."""
     monkeypatch.chdir(tmp_path)
     property_id = "gradients.value_gradients_are_within_their_bounds"
 
-    assert verdict(property_id, GradientsTravelNarrow, gradient_stores=counted, partial_gradients="input") is expected
+    assert (
+        verdict(property_id, GradientsTravelNarrow, examples, gradient_stores=counted, partial_gradients="input")
+        is expected
+    )

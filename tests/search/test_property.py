@@ -80,8 +80,9 @@ def test_statements_are_unique():
     assert len(set(statements)) == len(statements)
 
 
+@pytest.mark.parametrize("count", [3, pytest.param(8, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("property_", REGISTRY.values(), ids=REGISTRY)
-def test_a_property_draws_problems_that_use_what_it_needs(property_):
+def test_a_property_draws_problems_that_use_what_it_needs(property_, count):
     """For a kernel with every option, and for one that declares no more than the property needs."""
     able = able_of(property_)
     limits = Limits(head_dims=(64,), multiples={"Q": 16, "K": 16})
@@ -90,7 +91,7 @@ def test_a_property_draws_problems_that_use_what_it_needs(property_):
     for subject in (Subject(kernel, "float32") for kernel in (able, barely)):
         if property_.not_applicable(subject):
             continue
-        options = [problem.options() for problem in examples(property_.problems(subject), 8)]
+        options = [problem.options() for problem in examples(property_.problems(subject), count)]
         assert options
         assert all(used <= subject.kernel.supports for used in options)
 
@@ -107,11 +108,12 @@ def able_of(property_):
     return next(each for each in able if set(property_.needs) & set(OPTIONS) <= each.supports)
 
 
+@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("property_", REGISTRY.values(), ids=REGISTRY)
-def test_a_property_replays_exactly(property_):
+def test_a_property_replays_exactly(property_, count):
     """A check is a pure function of subject and problem: it says the same thing twice about a kernel that is wrong."""
     subject = Subject(kernels.replace(able_of(property_), function=wrong, backward_function=None), "float32")
-    for problem in examples(property_.problems(subject), 4):
+    for problem in examples(property_.problems(subject), count):
         assert verdict(property_, subject, problem) == verdict(property_, subject, problem)
 
 

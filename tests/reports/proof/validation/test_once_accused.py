@@ -28,7 +28,6 @@ from attn_spec.search.property import Refutation, load_all
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
 
-PROFILE = Profile(name="test", examples=30, floor=1, seconds=60, shrink_seconds=0, seed=0)
 #: A bound on all scores of the row, those of hidden keys included, is subtracted from them.
 BOUNDED = replace(PRECISE, reference="upper_bound", reference_range=4.0)
 #: Every tile normalizes again, tiles without a visible key too.
@@ -64,14 +63,20 @@ KERNELS = {
     ),
 }
 
+
+def profile(examples):
+    return Profile(name="test", examples=examples, floor=1, seconds=60, shrink_seconds=0, seed=0)
+
+
 FLUSHED = Subject(emulate("flushed", replace(PRECISE, float16_subnormals="flushed"), dtypes=("float16",)), "float16")
 
 
+@pytest.mark.parametrize("examples", [8, pytest.param(30, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("property_id", KERNELS)
-def test_a_property_asks_only_what_the_contract_promises(property_id, tmp_path, monkeypatch):
+def test_a_property_asks_only_what_the_contract_promises(property_id, examples, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # cases in flight are written there
 
-    row, _ = search(load_all()[property_id], Subject(KERNELS[property_id], "float32"), PROFILE, seed=0)
+    row, _ = search(load_all()[property_id], Subject(KERNELS[property_id], "float32"), profile(examples), seed=0)
 
     assert row.verdict is not Verdict.REFUTED, row.message
 
