@@ -231,6 +231,7 @@ BATTERY = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "dtype"), SOUND_SUBJECTS)
 def test_sound_kernels_stay_within_their_bounds_and_come_near_them(name, dtype):
     subject = Subject(SOUND[name], dtype)

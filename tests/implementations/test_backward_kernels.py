@@ -104,11 +104,13 @@ def test_float64_sums_the_gradient_of_every_broadcast_bias(kernel, shape):
     assert (whole[~problem.visible] == 0).all()
 
 
+@pytest.mark.one_in(4)
 @every_kernel
 def test_stays_within_the_bound(kernel, dtype, options):
     assert_within_bound(kernel, *problem_and_cotangents(dtype, options, B=1, Hq=2, Hkv=1))
 
 
+@pytest.mark.one_in(4)
 @every_kernel
 @pytest.mark.parametrize("kept", list(np.ndindex(2, 2, 2, 2))[::3], ids=str)
 def test_bias_of_every_broadcast_stays_within_the_bound(kernel, dtype, kept):

@@ -76,6 +76,7 @@ def test_queries_count_from_the_key_they_are_aligned_with():
     assert [first_position(alignment, 3, 8) for alignment in ("top_left", "bottom_right")] == [0, 5]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(
     "kernel", ["numpy_tiled", "torch_scores:rotary", "torch_tiled", pytest.param("triton_tiled", marks=interpreted)]
@@ -92,6 +93,7 @@ def test_long_sequences_stay_within_their_bounds(kernel, rotary, dtype):
     assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("kernel", ["jax_attention:tiled", "numpy_tiled", "torch_scores:rotary", "torch_tiled"])
 @pytest.mark.parametrize(
@@ -110,6 +112,7 @@ def test_a_base_that_float32_does_not_hold_accuses_nobody(kernel, base, dtype):
 
 @interpreted
 class TestTriton:
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("rotary", LAYOUTS)
     @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
     @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(5, None), (21, 6), (4, 4), (4, 0), (1, None)])

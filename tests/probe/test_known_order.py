@@ -54,11 +54,13 @@ def asked(experiment, executed, of=None, dtype="float32"):
     return None if found is None else found.value
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("of", ORDERS, ids=str)
 def test_tiles_and_their_direction_are_found(of):
     assert asked(order, PRECISE, of) == ORDERS[of]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("of", OTHERS, ids=str)
 def test_of_another_order_nothing_is_said(of):
     assert asked(order, PRECISE, of) is None

@@ -106,6 +106,7 @@ def test_what_a_default_turns_on_is_turned_off_or_always_used(function, off, alw
     }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("function", [row[0] for row in CALLED], ids=lambda f: f.__name__)
 def test_a_sound_callable_is_not_accused_for_its_defaults(function):
     (subject,) = preflight(from_callable(function), ("float32",)).subjects
@@ -132,6 +133,7 @@ def test_what_belongs_to_an_option_is_passed_with_it():
     assert made.passed_off(set()) == {"causal": False}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_kernel_that_is_softmax_or_linear_by_an_option_is_both(declared):
     made = kernel(framework="torch", dtypes=("float32",), contract="eager", supports=("feature_map", "cross", "dv"))

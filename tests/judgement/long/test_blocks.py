@@ -36,6 +36,7 @@ def answered(problem):
     return {name: values.astype(np.float32).astype(np.float64) for name, values in rounded.items()}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("memory", [2**28, 2**17, 1])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_blocks_are_judged_as_the_whole_is(options, memory):

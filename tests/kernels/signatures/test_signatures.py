@@ -92,6 +92,7 @@ def in_base_2(function):
     return other
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "wrong", "property_id"),
     [

@@ -61,6 +61,7 @@ def verdict(property_id, kernel, dtype):
     return search(PROPERTIES[property_id], Subject(kernel, dtype), profile, seed=0)[0].verdict
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("place", range(SHARES))
 def test_plain_kernels_are_accused_of_nothing(place):
     """A sample: each kernel, at each of its dtypes, with some of the properties; another with others."""
@@ -77,6 +78,7 @@ def test_plain_kernels_are_accused_of_nothing(place):
             assert found.examples > 0
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("name", "dtype"), SUBJECTS)
 def test_no_contract_is_vacuous(name, dtype):
     """An output that is an eighth too large is refuted under each of them, and so are such gradients."""

@@ -13,7 +13,7 @@ from attn_spec.contract.terms import count, term
 STRIKES = [w.strike for w in WITNESSES] + [guard.name for guard in GUARDS] + [strike for strike, _ in UNWITNESSED]
 
 
-@pytest.mark.parametrize("share", [6, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("share", [15, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("table", TABLES)
 def test_every_term_is_needed(table, share):
     found = list(outcomes([w for w in WITNESSES if w.table == table][::share]))

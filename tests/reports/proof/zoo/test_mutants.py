@@ -52,19 +52,14 @@ def words(message):
     return sorted(re.findall(r"[\w.+-]+", message))
 
 
-def one_in(number, names):
-    """Return all names as parameters: all but one in ``number`` are exhaustive tests."""
-    marks = [() if place % number == 0 else pytest.mark.exhaustive for place in range(len(names))]
-    return [pytest.param(name, marks=mark) for name, mark in zip(names, marks, strict=True)]
-
-
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch, tmp_path):
     """Change the working directory, to which cases in flight are written."""
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("name", one_in(4, MUTANTS))
+@pytest.mark.one_in(10)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_the_property_that_names_it_refutes_the_mutant(name):
     mutant = MUTANTS[name]
 
@@ -87,6 +82,7 @@ def examples(few, many):
     return pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.exhaustive)])
 
 
+@pytest.mark.one_in(3)
 @examples(3, 25)
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_a_sound_kernel_passes_every_property(name, examples):
@@ -101,6 +97,7 @@ def test_a_sound_kernel_passes_every_property(name, examples):
         assert row.verdict is Verdict.HELD, row.message
 
 
+@pytest.mark.one_in(3)
 @examples(2, 8)
 @pytest.mark.parametrize(("kernel", "dtype"), SOUND_SUBJECTS)
 def test_every_sound_kernel_is_within_its_bounds(kernel, dtype, examples):
@@ -109,6 +106,7 @@ def test_every_sound_kernel_is_within_its_bounds(kernel, dtype, examples):
         assert row.verdict is Verdict.HELD, row.message
 
 
+@pytest.mark.one_in(3)
 @examples(2, 12)
 @pytest.mark.parametrize(("kernel", "dtype"), SOUND_SUBJECTS)
 def test_every_sound_kernel_is_within_its_gradient_bounds(kernel, dtype, examples):
@@ -129,6 +127,7 @@ def test_normal_problems_never_show_a_defect_that_its_own_property_finds(name, e
     assert row.verdict is Verdict.HELD, row.message
 
 
+@pytest.mark.one_in(4)
 @examples(1, 4)
 @pytest.mark.parametrize("name", CONTROLS)
 def test_an_unusual_kernel_that_is_right_passes_every_property_that_applies(name, examples):
