@@ -278,7 +278,9 @@ class Asked:
             [
                 "this is not the attention of these tensors: an error is larger than the roundings of the contract",
                 *self._lines(judgement),
-                *worst.lines(self.reading.place(worst.quantity, self._place(worst))),
+                *worst.lines(
+                    self.reading.place(worst.quantity, self._place(worst)), of_states="states" in self.made.options
+                ),
                 *([f"  hint      {hint}"] if hint else []),
                 *missing,
             ]
@@ -334,9 +336,9 @@ class Asked:
         return f"{place}: a gradient, or what it is made of, may overflow"
 
     def _lines(self, judgement: RowJudgement) -> list[str]:
-        made = self.made
-        shapes = ", ".join(f"{name} {made.shape(name)}" for name in "qkv")
-        plain = ", ".join(f"{n}={_shown(x)}" for n, x in self.words.items())
+        made, given = self.made, self.reading.shapes
+        shapes = ", ".join(f"{name} {x}" for name, x in (given or {name: made.shape(name) for name in "qkv"}).items())
+        plain = "" if given else ", ".join(f"{n}={_shown(x)}" for n, x in self.words.items())
         return [
             self.reading.named(f"  tensors   {shapes}, {made.dtype}" + (f"; {plain}" if plain else "")),
             *made.described,

@@ -134,9 +134,26 @@ class States(Buffers):
         del arguments
         return reordered(x[:, :, 0], [axis for axis in "THD" if axis in self._axes(name)], self._axes(name))
 
+    def place(self, name: str, index: tuple[int, ...]) -> tuple[int, ...]:
+        """Return where a call has the element at ``index`` [token, head, 0, ..] of its output or log-sum-exp."""
+        token, head, _, *column = index
+        own = {"T": [token], "H": [head], "D": column}
+        return tuple(own[axis][0] for axis in self._axes(name))
+
     def options_of(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         s = values_of(reordered(arguments["k"], self.stacked[1], _LSES))[:, :, None, :]
         return {"bias": np.where(np.isinf(s), -np.inf, s)}
+
+    def in_words(self, *tensors: Any) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
+        """Return q, k and v of the problem [B, H, S, ..] that a call with these tensors is, and its options.
+
+        Tensors keep their frameworks and dtypes.
+        """
+        _, s, v = self.apart(*tensors)
+        values, bias = self.read("v", v, k=s), self.options_of({"k": s})["bias"]
+        frame, dtype = of(values), of(values).dtype_of(values)
+        q, k = (frame.give(self.read(name, s, k=s), dtype, "cpu") for name in ("q", "k"))
+        return (q, k, values), {"states": True, "bias": of(s).give(bias, of(s).dtype_of(s), "cpu")}
 
     def expanding(self, axes: str) -> Callable[[Any], Any]:
         """Return a function that expands the first token if "B", and the first head if "H", are among the axes."""

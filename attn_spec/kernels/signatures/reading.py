@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from attn_spec.kernels.append import Append
 from attn_spec.kernels.call import CallError
 from attn_spec.kernels.signatures.signature import REQUIRED, Signature, SignatureError
 from attn_spec.kernels.signatures.table import signature
+from attn_spec.kernels.states import States
 from attn_spec.nearest_names import suggestion
 from attn_spec.problem.conventions import OF_ANSWERS
 from attn_spec.problem.options import OPTIONS
@@ -28,21 +30,32 @@ class Reading:
     words: Mapping[str, Any]
     #: Presentation of the call; None leaves it to the words.
     presentation: str | None
+    #: Shapes of the tensors of a call that is judged as another one, by the names that the caller gave them.
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def laid(self, quantity: str, x: Any) -> Any:
         """Return an output or log-sum-exp, or its cotangent, in the presentation's axes.
 
         Raises :class:`CallError` for too few axes.
         """
-        if self.row is None or x is None or quantity not in self.row.swapped:
+        if self.row is None or x is None:
             return x
-        if len(getattr(x, "shape", ())) <= max(self.row.swapped[quantity]):
+        axes = len(getattr(x, "shape", ()))
+        if axes <= max(self.row.swapped.get(quantity, (-1,))) or (self.states and axes != 2 + (quantity == "output")):
             raise CallError(f"{quantity} must have the axes of {self.row.function}, not the shape {tuple(x.shape)}")
-        return self.row.of_library(quantity, x)
+        x = self.row.of_library(quantity, x)
+        return self.states.read(quantity, x) if self.states else x
+
+    @property
+    def states(self) -> States | None:
+        """Presentation of a call that merges states; None for any other call."""
+        return self.row.shown if self.row is not None and isinstance(self.row.shown, States) else None
 
     def place(self, quantity: str, index: tuple[int, ...]) -> tuple[int, ...]:
         """Return the index of an element in the caller's tensor of a quantity."""
-        return index if self.row is None else self.row.place(quantity, index)
+        if self.row is None:
+            return index
+        return self.row.place(quantity, self.states.place(quantity, index) if self.states else index)
 
     def gradients(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return gradients by attn-spec's names, where some have the names of the library's parameters."""
@@ -80,12 +93,12 @@ def read(name: str, tensors: Mapping[str, Any], words: Mapping[str, Any]) -> Rea
         row = signature(name)
         named = {own: words[own] for own in OF_ANSWERS if own in words and own not in row.named}
         given = {word: x for word, x in words.items() if word not in named}
-        found = _read(row, given, {own: x for own, x in tensors.items() if x is not None})
+        found = _read(row, *_by_name(row, given, {own: x for own, x in tensors.items() if x is not None}))
     except SignatureError as error:
         raise CallError(str(error)) from error
-    own = {each: found.pop(each, None) for each in ("q", "k", "v")}
-    if missing := [row.keyword(each) for each, x in own.items() if x is None]:
-        raise CallError(f"a call of the signature {name} needs {', '.join(missing)}")
+    states = row.shown.tensors if isinstance(row.shown, States) else ()
+    shapes = {row.keyword(each): tuple(getattr(found.get(each), "shape", ())) for each in states}
+    own, found, presentation = _attended(row, found)
     decided = {word: value for word, value in row.conventions.items() if word in OF_ANSWERS}
     corner = row.conventions.get("causal_alignment", "top_left")
     aligned = any(OPTIONS[word].aligned for word in found if word in OPTIONS)
@@ -93,8 +106,62 @@ def read(name: str, tensors: Mapping[str, Any], words: Mapping[str, Any]) -> Rea
         row=row,
         tensors=own,
         words={**decided, **found, **({"causal_alignment": corner} if aligned else {}), **named},
-        presentation=row.presentation,
+        presentation=presentation,
+        shapes=shapes,
     )
+
+
+def _by_name(
+    row: Signature, words: Mapping[str, Any], tensors: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the arguments of a call by the library's names, and q, k and v that none of its parameters is called.
+
+    A parameter k may be something else than the keys of the call, such as keys that are appended to these.
+    """
+    named = {own: x for own, x in tensors.items() if own in row.named and row.named[own].says != (own,)}
+    return {**words, **named}, {own: x for own, x in tensors.items() if own not in named}
+
+
+def _check_states(shown: States, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise :class:`CallError` unless the tensors of a merge, of these shapes by name, go together."""
+    lengths: dict[str, set[int]] = {}
+    fits = True
+    for shape, own in zip(shapes.values(), shown.tensors, strict=True):
+        axes = shown.lses if own.startswith("s") else shown.outputs
+        fits = fits and len(shape) == len(axes)
+        for axis, length in zip(axes, shape, strict=False):
+            lengths.setdefault(axis, set()).add(length)
+    if not fits or any(len(found) > 1 for found in lengths.values()):
+        told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        axes = f"outputs [{', '.join(shown.outputs)}] and log-sum-exps [{', '.join(shown.lses)}]"
+        raise CallError(f"a merge has {axes} of T tokens, which do not go together here: {told}")
+
+
+def _attended(row: Signature, found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Return q, k and v of a call, its other arguments, and their presentation.
+
+    States that a call merges are read as the problem that they are. New keys and values of a call that appends are
+    written to copies of its caches, which may be those before the call or after it. Raises :class:`CallError` for a
+    missing tensor.
+    """
+    shown = row.shown
+    given = {each: found.pop(each, None) for each in shown.tensors}
+    if isinstance(shown, Append) and given["k_new"] is None and given["v_new"] is None:
+        given = {each: x for each, x in given.items() if not each.endswith("_new")}  # a call that appends nothing
+    if missing := [row.keyword(each) for each, x in given.items() if x is None]:
+        raise CallError(f"a call of the signature {row.name} needs {', '.join(missing)}")
+    if isinstance(shown, States):
+        _check_states(shown, {row.keyword(each): tuple(x.shape) for each, x in given.items()})
+        tensors, options = shown.in_words(*given.values())
+        return dict(zip("qkv", tensors, strict=True)), {**found, **options}, "BHSD"
+    if not isinstance(shown, Append):
+        return given, found, row.presentation
+    q, *caches = (given[each] for each in ("q", "k_cache", "v_cache"))
+    if len(given) > len(shown.tensors) - 2:
+        caches = [x.clone() if hasattr(x, "clone") else x.copy() for x in caches]
+        tensors, found = shown.begun([q, *caches, given["k_new"], given["v_new"]], found)
+        q, *caches = tensors
+    return dict(zip("qkv", (q, *caches), strict=True)), dict(found), row.presentation
 
 
 def _read(row: Signature, words: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:

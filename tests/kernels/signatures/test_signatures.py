@@ -23,11 +23,14 @@ from attn_spec.search.preflight import preflight
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search
+from tests.kernels.signatures import own_caches, own_merges
 from tests.kernels.signatures import own_functions as own
 
 PROPERTIES = load_all()
 ACCURATE = "accuracy.output_is_within_its_bound"
 LSE = "accuracy.log_sum_exp_is_within_its_bound"
+EMPTY = "states.an_empty_state_takes_no_part"
+PADDED = "lengths.padding_on_the_left_moves_a_sequence_and_changes_nothing"
 #: A function for each signature: the library's own where it has a kernel for a CPU.
 FUNCTIONS = {
     "torch_sdpa": scaled_dot_product_attention,
@@ -43,14 +46,23 @@ FUNCTIONS = {
     "trtllm_decode": own.trtllm_batch_decode_with_kv_cache,
     "vllm_unified": own.unified_attention,
     "sglang_decode": own.decode_attention_fwd,
+    "flash_attn_kvcache": own_caches.flash_attn_with_kvcache,
+    "flash_attn_kvcache_indexed": own_caches.flash_attn_with_kvcache,
+    "flash_attn_kvcache_paged": own_caches.flash_attn_with_kvcache,
+    "fa3_kvcache": own_caches.flash_attn_3_with_kvcache,
+    "fa3_kvcache_paged": own_caches.flash_attn_3_with_kvcache,
+    "vllm_merge": own_merges.merge_attn_states,
 }
+#: Signatures of functions that another signature calls too, whose log-sum-exp it tells.
+TOLD = {"flash_attn_kvcache_indexed", "flash_attn_kvcache_paged", "fa3_kvcache_paged"}
 #: Signatures whose functions return a log-sum-exp.
 WITH_LSE = {name for name, row in SIGNATURES.items() if any("lse" in one.says for one in row.arguments)}
 
 
 def declared(name, function, supports=(), **facts):
     lse = {"lse"} & set(supports) if name not in WITH_LSE else {"lse"}
-    able = {"cross", *supports, *lse, *(() if name == "xformers" else ("gqa",))}
+    has_groups = name != "xformers" and SIGNATURES[name].shown.can_say("gqa")
+    able = {"cross", *supports, *lse, *(("gqa",) if has_groups else ())}
     facts = {"contract": UNDECLARED, **facts}
     return kernel(signature=name, dtypes=("float32",), supports=able, **facts)(function)
 
@@ -65,8 +77,8 @@ def verdict(made, property_id, examples=10):
 def test_a_function_is_right_by_its_signature_alone(name):
     made = declared(name, FUNCTIONS[name])
 
-    for asked in (ACCURATE, LSE) if name in WITH_LSE else (ACCURATE,):
-        assert verdict(made, asked, 3 if name == "flex_attention" else 10) == ("held", "")
+    for asked in (ACCURATE, LSE) if name in WITH_LSE and name not in TOLD else (ACCURATE,):
+        assert verdict(made, asked, 3 if name == "flex_attention" or "kvcache" in name else 10) == ("held", "")
 
 
 def with_other(function, **changes):
@@ -105,6 +117,17 @@ def in_base_2(function):
         ("torch_varlen", with_other(own.varlen_attn, scale=lambda _: None), ACCURATE),
         ("vllm_unified", with_other(own.unified_attention, softcap=lambda _: 0.0), ACCURATE),
         ("sglang_decode", with_other(own.decode_attention_fwd, sm_scale=lambda _: 1.0), ACCURATE),
+        ("flash_attn_kvcache", with_other(own_caches.flash_attn_with_kvcache, causal=lambda _: False), ACCURATE),
+        ("flash_attn_kvcache", with_other(own_caches.flash_attn_with_kvcache, cache_leftpad=lambda _: None), PADDED),
+        (
+            "flash_attn_kvcache_indexed",
+            with_other(own_caches.flash_attn_with_kvcache, cache_batch_idx=lambda _: None),
+            ACCURATE,
+        ),
+        ("fa3_kvcache", with_other(own_caches.flash_attn_3_with_kvcache, k=torch.zeros_like), ACCURATE),
+        ("fa3_kvcache_paged", with_other(own_caches.flash_attn_3_with_kvcache, softcap=lambda _: 0.0), ACCURATE),
+        ("vllm_merge", with_other(own_merges.merge_attn_states, prefix_lse=torch.zeros_like), ACCURATE),
+        ("vllm_merge", with_other(own_merges.merge_attn_states, suffix_lse=lambda s: s.nan_to_num(posinf=9)), EMPTY),
     ],
 )
 def test_a_function_that_misreads_an_argument_is_refuted(name, wrong, property_id):

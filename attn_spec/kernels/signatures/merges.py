@@ -1,0 +1,72 @@
+"""Signatures of functions that merge attention states: outputs of parts of the keys, and their log-sum-exps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attn_spec.kernels.signatures.arguments import fixed, idle, tensor
+from attn_spec.kernels.signatures.signature import REQUIRED, Argument, Fact, Given, Signature
+
+_VLLM = "vllm@0013943, vllm/v1/attention/ops/merge_attn_states.py"
+
+
+def _output(given: Given) -> Any:
+    """Return a tensor for the output, NaN wherever nothing is written."""
+    return given["v_a"].new_full(tuple(given["v_a"].shape), float("nan"))
+
+
+def _log_sum_exp() -> Argument:
+    def spell(given: Given) -> Any:
+        return given["s_a"].new_full(tuple(given["s_a"].shape), float("nan")) if given.get("lse") else None
+
+    return Argument(
+        name="output_lse",
+        says=("lse",),
+        default=None,
+        spell=spell,
+        read=lambda value: {},
+        means="a tensor [heads, tokens] that the log-sum-exp is written into, or None",
+    )
+
+
+VLLM_MERGE = Signature(
+    function="vllm.v1.attention.ops.merge_attn_states.merge_attn_states",
+    framework="torch",
+    presentation="states_pair_ht",
+    dtypes=("float32", "float16", "bfloat16"),
+    arguments=(
+        idle("output", REQUIRED, value=_output),
+        tensor("prefix_output", "v_a"),
+        tensor("prefix_lse", "s_a"),
+        tensor("suffix_output", "v_b"),
+        tensor("suffix_lse", "s_b"),
+        _log_sum_exp(),
+        fixed("prefill_tokens_with_context", None),
+        fixed("output_scale", None),
+    ),
+    conventions={"empty_state": "either_inf", "empty_row": "zero", "empty_lse": "-inf"},
+    answer=lambda result, passed: (passed["output"], passed["output_lse"]),
+    facts=(
+        Fact(
+            says="log-sum-exps are natural, float32 [heads, tokens]; outputs are [tokens, heads, dimension]",
+            source=f"{_VLLM}, docstring of merge_attn_states; _merge_attn_states_torch: torch.log(out_se)",
+        ),
+        Fact(
+            says="a log-sum-exp of plus infinity is taken for minus infinity",
+            source=f"{_VLLM}, _merge_attn_states_torch",
+        ),
+        Fact(
+            says="where both states are empty the output is 0, and the log-sum-exp minus infinity",
+            source=f"{_VLLM}, _merge_attn_states_torch: both_empty",
+        ),
+        Fact(
+            says="the output of an empty state is multiplied by 0, so that it must be finite",
+            source=f"{_VLLM}, _merge_attn_states_torch: suffix_output * suffix_scale",
+        ),
+        Fact(
+            says="results are written into output and output_lse, and nothing is returned",
+            source=f"{_VLLM}, merge_attn_states",
+        ),
+    ),
+    source=_VLLM,
+)

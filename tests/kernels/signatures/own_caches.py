@@ -1,0 +1,90 @@
+"""Functions with the signatures of flash-attention 2 and 3 that append to a cache, written in PyTorch."""
+# ruff: noqa: PLR0917 -- the parameters are those of the libraries
+
+import torch
+
+from tests.kernels.signatures.own_functions import attend, each, of_entry, of_pair
+
+
+def with_cache(q, caches, new, before, *, rows=None, leftpad=None, table=None, slopes=None, empty_lse, **masking):
+    """Append new keys and values in place, and return out [B, S, Hq, D] and the natural LSE [B, Hq, S]."""
+    found = []
+    for b, first in enumerate(before.tolist()):
+        end, start = first + new[0].shape[1], 0 if leftpad is None else int(leftpad[b])
+        place = torch.arange(end)
+        row = torch.full_like(place, b if rows is None else int(rows[b]))
+        if table is not None:
+            size = caches[0].shape[1]
+            row, place = table[b].long()[place // size], place % size
+        for cache, x in zip(caches, new, strict=True):
+            cache[row[first:], place[first:]] = x[b]
+        keys, values = (cache[row[start:], place[start:]] for cache in caches)
+        found.append(attend(q[b], keys, values, slopes=of_entry(slopes, b), **masking))
+    return each(found, q, empty_lse=empty_lse)
+
+
+def flash_attn_with_kvcache(
+    q,
+    k_cache,
+    v_cache,
+    k=None,
+    v=None,
+    rotary_cos=None,
+    rotary_sin=None,
+    cache_seqlens=None,
+    cache_batch_idx=None,
+    cache_leftpad=None,
+    block_table=None,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    rotary_interleaved=True,
+    alibi_slopes=None,
+    num_splits=0,
+    return_softmax_lse=False,
+):
+    masking = {"scale": softmax_scale, "causal": causal, "window": of_pair(window_size), "softcap": softcap}
+    lies = {"rows": cache_batch_idx, "leftpad": cache_leftpad, "table": block_table, "slopes": alibi_slopes}
+    new = (k, v)
+    out, lse = with_cache(q, (k_cache, v_cache), new, cache_seqlens, empty_lse=torch.inf, **lies, **masking)
+    return (out, lse) if return_softmax_lse else out
+
+
+def flash_attn_3_with_kvcache(
+    q,
+    k_cache,
+    v_cache,
+    k=None,
+    v=None,
+    qv=None,
+    rotary_cos=None,
+    rotary_sin=None,
+    cache_seqlens=None,
+    cache_batch_idx=None,
+    cache_leftpad=None,
+    page_table=None,
+    cu_seqlens_q=None,
+    cu_seqlens_k_new=None,
+    max_seqlen_q=None,
+    rotary_seqlens=None,
+    q_descale=None,
+    k_descale=None,
+    v_descale=None,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    attention_chunk=0,
+    softcap=0.0,
+    rotary_interleaved=True,
+    scheduler_metadata=None,
+    num_splits=0,
+    pack_gqa=None,
+    sm_margin=0,
+    return_softmax_lse=False,
+):
+    masking = {"scale": softmax_scale, "causal": causal, "window": of_pair(window_size), "softcap": softcap}
+    lies = {"rows": cache_batch_idx, "leftpad": cache_leftpad, "table": page_table, "chunk": attention_chunk}
+    new = (k, v)
+    out, lse = with_cache(q, (k_cache, v_cache), new, cache_seqlens, empty_lse=-torch.inf, **lies, **masking)
+    return (out, lse) if return_softmax_lse else out

@@ -1,0 +1,29 @@
+"""Functions with the signatures of libraries that merge attention states, written in PyTorch."""
+# ruff: noqa: PLR0917 -- the parameters are those of the libraries
+
+import torch
+
+
+def merged(v, s):
+    """Return the output [T, H, D] and the natural LSE [T, H] of states v [N, T, H, D] and s [N, T, H], in float64."""
+    s = s.double()
+    s = s.masked_fill(s.isinf(), -torch.inf)
+    lse = s.logsumexp(0)
+    weights = torch.exp(s - lse.masked_fill(lse == -torch.inf, 0.0))
+    return (weights[..., None] * v.double()).sum(0), lse
+
+
+def merge_attn_states(
+    output,
+    prefix_output,
+    prefix_lse,
+    suffix_output,
+    suffix_lse,
+    output_lse=None,
+    prefill_tokens_with_context=None,
+    output_scale=None,
+):
+    out, lse = merged(torch.stack([prefix_output, suffix_output]), torch.stack([prefix_lse.T, suffix_lse.T]))
+    output.copy_(out)
+    if output_lse is not None:
+        output_lse.copy_(lse.T)

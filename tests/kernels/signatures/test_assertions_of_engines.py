@@ -1,0 +1,114 @@
+"""Assertions take the arguments of calls that merge states or append to a cache, as an engine has them."""
+
+import pytest
+import torch
+
+from attn_spec import assert_attention
+from attn_spec.kernels.call import CallError
+from attn_spec.testing import NotAttention
+from tests.kernels.signatures.own_caches import flash_attn_with_kvcache
+from tests.kernels.signatures.own_merges import merge_attn_states
+
+
+@pytest.fixture
+def merge():
+    """Return the arguments of a merge of two states, whose results are written into them; some states are empty."""
+    torch.manual_seed(0)
+    prefix_lse, suffix_lse = torch.randn(3, 5) * 3, torch.randn(3, 5) * 3
+    prefix_lse[0, 0] = prefix_lse[1, 1] = torch.inf
+    suffix_lse[1, 1] = -torch.inf
+    call = {
+        "output": torch.empty(5, 3, 8),
+        "prefix_output": torch.randn(5, 3, 8),
+        "prefix_lse": prefix_lse,
+        "suffix_output": torch.randn(5, 3, 8),
+        "suffix_lse": suffix_lse,
+        "output_lse": torch.empty(3, 5),
+    }
+    merge_attn_states(**call)
+    return call
+
+
+def test_a_merged_output_is_judged_with_the_states_that_it_was_merged_from(merge):
+    judged = {"lse": merge["output_lse"], "signature": "vllm_merge", "contract": "fp32", **merge}
+
+    assert assert_attention(merge["output"], **judged).rows == 15
+    wrong = merge["output"].clone()
+    wrong[3, 2, 5] += 1e-3
+    with pytest.raises(NotAttention, match=r"output\[3, 2, 5\]; 1 of 120 .*\n  place     token 3, head 2, column 5"):
+        assert_attention(wrong, **judged)
+    wrong = merge["output_lse"].clone()
+    wrong[2, 4] += 1e-3
+    with pytest.raises(NotAttention, match=r"lse\[2, 4\]; 1 of 15 .*\n  place     token 4, head 2"):
+        assert_attention(merge["output"], **{**judged, "lse": wrong})
+
+
+def test_a_failure_of_a_merge_names_the_tensors_of_the_caller(merge):
+    with pytest.raises(
+        NotAttention, match=r"prefix_output \(5, 3, 8\), prefix_lse \(3, 5\), suffix_output .*, suffix_lse"
+    ):
+        assert_attention(merge["output"] + 1, signature="vllm_merge", **merge)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"suffix_lse": None}, "a call of the signature vllm_merge needs suffix_lse"),
+        ({"prefill_tokens_with_context": 3}, "judges no call with this prefill_tokens_with_context; it must be None"),
+        ({"prefix_lse": torch.zeros(5, 3)}, r"outputs .T, H, D. and log-sum-exps .H, T. .*prefix_lse .5, 3., suffix"),
+        ({"suffix_output": torch.zeros(5, 2, 8)}, r"do not go together here: .*suffix_output .5, 2, 8."),
+        ({"suffix_output": torch.zeros(5, 24)}, r"do not go together here: .*suffix_output .5, 24."),
+    ],
+)
+def test_what_is_no_merge_is_refused(merge, change, text):
+    with pytest.raises(CallError, match=text):
+        assert_attention(merge["output"], signature="vllm_merge", **{**merge, **change})
+
+
+def test_an_output_of_other_axes_is_refused(merge):
+    with pytest.raises(CallError, match=r"output must have the axes of .*merge_attn_states, not the shape \(5, 24\)"):
+        assert_attention(merge["output"].flatten(1), signature="vllm_merge", **merge)
+
+
+@pytest.fixture
+def append():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 2, 8), torch.randn(2, 3, 2, 8)
+    caches = {"k_cache": torch.randn(4, 9, 2, 8), "v_cache": torch.randn(4, 9, 2, 8)}
+    before, rows = torch.tensor([4, 0], dtype=torch.int32), torch.tensor([3, 1], dtype=torch.int32)
+    return {"q": q, **caches, "k": k, "v": v, "cache_seqlens": before, "cache_batch_idx": rows, "causal": True}
+
+
+def test_a_call_that_appends_is_judged_with_its_caches_before_it_or_after(append):
+    judged = {"signature": "flash_attn_kvcache_indexed", **append}
+    untouched = {name: append[name].clone() for name in ("k_cache", "v_cache")}
+    out = flash_attn_with_kvcache(**append)
+
+    assert not torch.equal(untouched["k_cache"], append["k_cache"])
+    assert assert_attention(out, **judged).rows == 24
+    kept = {name: x.clone() for name, x in untouched.items()}
+    assert assert_attention(out, **{**judged, **untouched}).rows == 24
+    assert all(torch.equal(x, kept[name]) for name, x in untouched.items())
+    with pytest.raises(NotAttention, match=r"cache_batch_idx="):
+        assert_attention(out, **{**judged, "cache_batch_idx": append["cache_batch_idx"].flip(0)})
+
+
+def test_a_call_that_appends_nothing_attends_to_the_cache(append):
+    call = {**append, "k": append["k"][:, :0], "v": append["v"][:, :0], "causal": False}
+    call["cache_seqlens"] = call["cache_seqlens"] + 2
+    out = flash_attn_with_kvcache(**call)
+
+    assert_attention(out, signature="flash_attn_kvcache_indexed", **{**call, "k": None, "v": None})
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"rotary_cos": torch.ones(9, 4)}, "judges no call that rotates the keys which it appends; leave rotary_cos"),
+        ({"cache_seqlens": 4}, "reads cache_seqlens as a tensor"),
+        ({"v": None}, "a call of the signature flash_attn_kvcache_indexed needs v"),
+    ],
+)
+def test_what_is_no_call_that_appends_here_is_refused(append, change, text):
+    with pytest.raises(CallError, match=text):
+        assert_attention(append["q"], signature="flash_attn_kvcache_indexed", **{**append, **change})
