@@ -199,6 +199,16 @@ class MergeOneStride(MergePair):
         return super().pair(v_a, s_a, memory[at.clamp(max=len(memory) - 1)], s_b)
 
 
+@merge_mutant(source="local-inference-lab/vllm#468", named_by=OUTPUT)
+class MergeAlias(MergePair):
+    """The log-sum-exp is written over that of the first state before this is read for the output."""
+
+    def pair(self, v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor) -> tuple[Tensor, Tensor]:
+        s_a.copy_(torch.logaddexp(s_a, s_b))
+        out, _ = super().pair(v_a, s_a, v_b, s_b)
+        return out, s_a
+
+
 @merge_mutant(source="ROCm/aiter#3955, deepseek-ai/FlashMLA#77", named_by=ALONE)
 class SplitCountStale(MergeLists):
     """Each token is given as many states as the first one has."""
