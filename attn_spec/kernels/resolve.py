@@ -19,6 +19,7 @@ from typing import Any
 from attn_spec.faults import with_article
 from attn_spec.kernels.declaration import default_name, from_callable
 from attn_spec.kernels.kernel import Kernel, KernelError
+from attn_spec.kernels.signed import is_signed_wrapper
 
 #: Prefix of an option that is left out.
 MINUS = "-"
@@ -28,8 +29,8 @@ def resolve(spec: str, **declared: Any) -> Kernel:
     """Find a kernel by ``file.py:name``, ``pkg.mod:name``, an in-tree or entry-point short name, or
     ``definition:BITS``.
 
-    ``declared`` completes an undecorated callable, and is refused for a decorated one. Raises :class:`KernelError`,
-    whose message says what to do next.
+    ``declared`` completes an undecorated callable, and is refused for a decorated one. An object with the methods of
+    ``signature`` counts as a callable. Raises :class:`KernelError`, whose message says what to do next.
     """
     given = {key: value for key, value in declared.items() if value}
     found, module = _found(spec)
@@ -37,7 +38,7 @@ def resolve(spec: str, **declared: Any) -> Kernel:
         if given:
             raise KernelError(f"{spec} is declared by @kernel; leave out the options for {', '.join(sorted(given))}")
         return replace(found, spec=spec, module=module or found.module)
-    if not callable(found):
+    if not callable(found) and not is_signed_wrapper(found, given.get("signature")):
         raise KernelError(f"{spec} is {with_article(type(found).__name__)}, not a function or a kernel")
     stem, attribute = module.rpartition(".")[2], spec.partition(":")[2]
     made = from_callable(found, name=default_name(stem, attribute or "attention") if stem else None, **given)

@@ -9,6 +9,7 @@ from typing import Any
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.signatures.adapted import Adapted
+from attn_spec.kernels.signatures.planned import is_wrapper
 from attn_spec.kernels.signatures.signature import Signature, SignatureError
 from attn_spec.kernels.signatures.table import signature
 
@@ -19,6 +20,11 @@ def named_row(name: str) -> Signature:
         return signature(name)
     except SignatureError as error:
         raise KernelError(str(error)) from error
+
+
+def is_signed_wrapper(found: Any, name: str | None) -> bool:
+    """Return whether an object has all methods of the signature of a name. Raises :class:`KernelError`."""
+    return bool(name) and is_wrapper(found, named_row(name))
 
 
 def adapted(function: Callable[..., Any], row: Signature, *, lse: bool) -> Adapted:

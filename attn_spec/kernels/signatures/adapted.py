@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from attn_spec.kernels.signatures.arguments import is_same
+from attn_spec.kernels.signatures.planned import joined
 from attn_spec.kernels.signatures.signature import REQUIRED, Argument, Given, Signature, SignatureError
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
@@ -22,7 +23,11 @@ class Adapted:
     """
 
     def __init__(self, function: Callable[..., Any], row: Signature, *, lse: bool) -> None:
-        """Raise :class:`SignatureError` if no call of the signature can be a call of the function."""
+        """Raise :class:`SignatureError` if no call of the signature can be a call of the function.
+
+        For a signature of methods, the function may be a wrapper that has these, or take the parameters of all.
+        """
+        function = joined(function, row)
         self.function, self.row = function, row
         self.own = _parameters(function, row)
         takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in self.own.values())

@@ -7,7 +7,7 @@ from typing import Any
 from attn_spec.kernels.signatures.arguments import fixed, idle, tensor
 from attn_spec.kernels.signatures.signature import REQUIRED, Argument, Fact, Given, Signature
 
-_VLLM = "vllm@0013943, vllm/v1/attention/ops/merge_attn_states.py"
+_VLLM = "vllm 0.33.0, vllm/v1/attention/ops/merge_attn_states.py"
 
 
 def _output(given: Given) -> Any:

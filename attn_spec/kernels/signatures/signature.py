@@ -65,6 +65,8 @@ class Argument:
     read: Callable[[Any], Mapping[str, Any]]
     #: Description of the values, where they are not written in attn-spec's own way.
     means: str = ""
+    #: Method whose parameter it is, in a signature of methods.
+    of: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +89,10 @@ class Signature:
 
     #: Name of the row.
     name: str = ""
-    #: The function, as Python imports it.
+    #: The function, or the class of a wrapper, as Python imports it.
     function: str
+    #: Methods of a wrapper, in the order in which a call calls them; empty for a function.
+    methods: tuple[str, ...] = ()
     #: Framework of its tensors.
     framework: str
     #: Presentation of a call.

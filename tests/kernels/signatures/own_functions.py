@@ -279,10 +279,15 @@ def unified_attention(
     qq_bias=None,
     sinks=None,
     mm_prefix_range=None,
+    rswa_prefix_lens=None,
+    rswa_window=None,
     use_alibi_sqrt=False,
     kv_quant_mode=0,
     k_scale_cache=None,
     v_scale_cache=None,
+    chunk_lookback=-1,
+    use_td=False,
+    mm_prefix_clamp_sliding_window=False,
 ):
     assert causal, "Only causal attention is supported"
     masking = {"scale": softmax_scale, "causal": True, "window": (of_pair(window_size)[0], 0), "softcap": softcap}
@@ -309,6 +314,17 @@ def decode_attention_fwd(
     logit_cap=0.0,
     sinks=None,
     xai_temperature_len=-1,
+    has_mla=False,
+    use_pdl=False,
+    page_size=1,
+    score_mod=None,
+    aux_tensors=None,
+    enable_lean=None,
+    lean_Mp=None,
+    lean_Lp=None,
+    lean_Op=None,
+    lean_locks=None,
+    uneven_batch=None,
 ):
     assert max_kv_splits == attn_logits.shape[2]
     assert attn_lse.shape == attn_logits.shape[:3]
@@ -357,7 +373,14 @@ def trtllm_batch_decode_with_kv_cache(
     bmm1_scale_log2=None,
     multi_ctas_kv_counter_buffer=None,
     enable_block_sparse_attention=False,
+    cp_world=1,
+    cp_rank=0,
+    causal_seqlens_kv_global=None,
     bf16q_fp8kv_transform_mode=None,
+    request_order=None,
+    request_order_plan=None,
+    sparse_top_k=0,
+    length_aware_schedule=False,
 ):
     assert kv_layout == "NHD"
     k, v = kv_cache
