@@ -1,13 +1,15 @@
-"""Signature of the operator Attention of ONNX, as its reference evaluator computes it."""
+"""Signatures of the operator Attention of ONNX, and of GroupQueryAttention of ONNX Runtime."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from attn_spec.kernels.limits import Limits
-from attn_spec.kernels.signatures.arguments import fixed, idle, lengths, mask_or_bias, same, scale, tensor
-from attn_spec.kernels.signatures.signature import Argument, Fact, Given, Signature
+from attn_spec.kernels.signatures.arguments import fixed, idle, lengths, mask_or_bias, per_head, same, scale, tensor
+from attn_spec.kernels.signatures.signature import REQUIRED, Argument, Fact, Given, Signature, SignatureError
 
 
 def _side(name: str, place: int) -> Argument:
@@ -70,4 +72,133 @@ ONNX_ATTENTION = Signature(
         ),
     ),
     source="onnx 1.23.2, op_attention.py; operator Attention of opset 25",
+)
+
+
+_ORT = "onnxruntime 1.32.0, schema of com.microsoft GroupQueryAttention"
+
+
+def _joined(name: str, own: str) -> Argument:
+    """Return the parameter of a tensor [B, S, H D]; its heads are told apart once their number is read."""
+    return Argument(
+        name=name,
+        says=(own,),
+        spell=lambda given: given[own].reshape(*given[own].shape[:2], -1),
+        read=lambda x: {own: x},
+        means="[B, S, H D]",
+    )
+
+
+def _heads(name: str, own: str) -> Argument:
+    """Return the parameter of a number of heads."""
+    return Argument(
+        name=name, spell=lambda given: getattr(given, own), read=lambda value: {own: value}, means="a number of heads"
+    )
+
+
+def _apart(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what the arguments of a call say, with q, k and v as [B, S, H, D]. Raises :class:`SignatureError`."""
+    heads = {name: found.pop(name, None) for name in ("query_heads", "kv_heads")}
+    if None in heads.values():
+        raise SignatureError("a call needs num_heads and kv_num_heads, which say how wide a head is")
+    for own, count in (("q", heads["query_heads"]), ("k", heads["kv_heads"]), ("v", heads["kv_heads"])):
+        if (x := found.get(own)) is None:
+            continue
+        if len(x.shape) != 3 or not count or x.shape[2] % count:
+            raise SignatureError(f"{own} must have the axes [B, S, H D] of {count} heads, not {tuple(x.shape)}")
+        found[own] = x.reshape(*x.shape[:2], count, -1)
+    return found
+
+
+def _last_positions() -> Argument:
+    def spell(given: Given) -> Any:
+        lengths = given["seqused_k"].reshape(-1)
+        return (lengths + np.zeros(given.length("q", "B"), dtype=np.int64) - 1).astype(np.int32)
+
+    def read(value: Any) -> Mapping[str, Any]:
+        return {"seqused_k": value + 1, "seqused_q": value + 1}
+
+    return Argument(
+        name="seqlens_k",
+        says=("seqused_k", "seqused_q"),
+        spell=spell,
+        read=read,
+        means="int32 [B], the length of each sequence less 1",
+    )
+
+
+def _counted_window() -> Argument:
+    def spell(given: Given) -> Any:
+        left = (given.get("window") or (None, None))[0]
+        return -1 if left is None else left + 1
+
+    def read(value: Any) -> Mapping[str, Any]:
+        return {} if value is None or value < 0 else {"window": (value - 1, None)}
+
+    means = "keys on the left, the own one counted; -1 is unbounded"
+    return Argument(name="local_window_size", says=("window",), default=-1, spell=spell, read=read, means=means)
+
+
+def _with_heads(result: Any, passed: Mapping[str, Any]) -> tuple[Any, None]:
+    """Return the output [B, S, H, D] of the results of a call."""
+    out = result[0] if isinstance(result, tuple | list) else result
+    return out.reshape(*out.shape[:2], passed["num_heads"], -1), None
+
+
+#: The operator at the first call of a generation, which has no past.
+ORT_GQA = Signature(
+    function="com.microsoft.GroupQueryAttention",
+    framework="numpy",
+    presentation="BSHD",
+    dtypes=("float32", "float16"),
+    arguments=(
+        _joined("query", "q"),
+        _joined("key", "k"),
+        _joined("value", "v"),
+        fixed("past_key", None),
+        fixed("past_value", None),
+        _last_positions(),
+        idle("total_sequence_length", REQUIRED, value=lambda given: given.length("q", "S")),
+        fixed("cos_cache", None),
+        fixed("sin_cache", None),
+        fixed("position_ids", None),
+        fixed("attention_bias", None),
+        per_head("head_sink", "sinks"),
+        fixed("k_scale", None),
+        fixed("v_scale", None),
+        fixed("q_norm_weight", None),
+        fixed("k_norm_weight", None),
+        fixed("query_seqlens", None),
+        _heads("num_heads", "query_heads"),
+        _heads("kv_num_heads", "kv_heads"),
+        scale("scale"),
+        same("softcap", default=0.0, means="0 is none"),
+        same("causal", default=True),
+        _counted_window(),
+        fixed("do_rotary", 0),
+        idle("rotary_interleaved", 0),
+        fixed("smooth_softmax", -1),
+        idle("qk_output", 0),
+    ),
+    limits=Limits(equal_lengths=True, least_keys=1, always=("causal", "seqused_k", "seqused_q")),
+    joins_heads=True,
+    opened=_apart,
+    answer=_with_heads,
+    facts=(
+        Fact(says="seqlens_k is the length of each sequence less 1", source=f"{_ORT}, input seqlens_k"),
+        Fact(
+            says="inputs are [B, S, H D], and results are the output and the keys and values of all heads",
+            source=f"{_ORT}, input query and its outputs",
+        ),
+        Fact(says="a call is causal, from the first key of each sequence", source="onnxruntime 1.32.0, run on a CPU"),
+        Fact(
+            says="local_window_size counts the own key: 1 is this alone",
+            source="onnxruntime 1.32.0, run on a CPU with 1, 2 and 3",
+        ),
+        Fact(
+            says="a call that has a past appends to it and returns the whole; attn-spec asks for the first call alone",
+            source=f"{_ORT}, output present_key",
+        ),
+    ),
+    source=_ORT,
 )

@@ -43,6 +43,13 @@ class Reading:
         axes = len(getattr(x, "shape", ()))
         if axes <= max(self.row.swapped.get(quantity, (-1,))) or (self.states and axes != 2 + (quantity == "output")):
             raise CallError(f"{quantity} must have the axes of {self.row.function}, not the shape {tuple(x.shape)}")
+        if self.row.joins_heads and quantity == "output":
+            heads, width = self._heads
+            if axes < 2 or x.shape[-1] != heads * width:
+                raise CallError(
+                    f"output must have {heads * width} columns here, of {heads} heads, not {tuple(x.shape)}"
+                )
+            x = x.reshape(*x.shape[:-1], heads, width)
         x = self.row.of_library(quantity, x)
         return self.states.read(quantity, x) if self.states else x
 
@@ -55,7 +62,17 @@ class Reading:
         """Return the index of an element in the caller's tensor of a quantity."""
         if self.row is None:
             return index
+        if self.row.joins_heads and quantity == "output":
+            *place, head, column = index
+            return (*place, head * self._heads[1] + column)
         return self.row.place(quantity, self.states.place(quantity, index) if self.states else index)
+
+    @property
+    def _heads(self) -> tuple[int, int]:
+        """Number of query heads, and the width of a value."""
+        assert self.row is not None
+        q, v = self.tensors["q"], self.tensors["v"]
+        return int(q.shape[self.row.shown.axes_of("q").index("H")]), int(v.shape[-1])
 
     def gradients(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return gradients by attn-spec's names, where some have the names of the library's parameters."""
@@ -105,7 +122,12 @@ def read(name: str, tensors: Mapping[str, Any], words: Mapping[str, Any]) -> Rea
     return Reading(
         row=row,
         tensors=own,
-        words={**decided, **found, **({"causal_alignment": corner} if aligned else {}), **named},
+        words={
+            **decided,
+            **found,
+            **({"causal_alignment": corner} if aligned and "causal_alignment" not in found else {}),
+            **named,
+        },
         presentation=presentation,
         shapes=shapes,
     )
@@ -181,7 +203,7 @@ def _read(row: Signature, words: Mapping[str, Any], tensors: Mapping[str, Any]) 
     for name, argument in row.named.items():
         if name not in words and argument.default is not REQUIRED:
             found |= argument.read(argument.default)  # the default of a few parameters says something
-    return found
+    return row.opened(found)
 
 
 def _both_sides(one: Any, other: Any) -> Any:

@@ -83,6 +83,10 @@ def _first_and_second(result: Any, passed: Mapping[str, Any]) -> tuple[Any, Any]
     return (result[0], result[1]) if isinstance(result, tuple | list) else (result, None)
 
 
+def _as_they_are(found: dict[str, Any]) -> dict[str, Any]:
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Signature:
     """A row of the table of signatures: one function of a library."""
@@ -113,6 +117,11 @@ class Signature:
     answer: Callable[[Any, Mapping[str, Any]], tuple[Any, Any]] = _first_and_second
     #: Two axes that are swapped in the library's output ("output") or log-sum-exp ("lse") beside the presentation.
     swapped: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    #: True if heads and dimensions are one axis of the library's output, behind the presentation's others.
+    joins_heads: bool = False
+    #: Function from what all arguments of a call say to the same with the presentation's axes. It raises
+    #: :class:`SignatureError`.
+    opened: Callable[[dict[str, Any]], dict[str, Any]] = _as_they_are
     #: Further facts.
     facts: tuple[Fact, ...] = ()
     #: File or document that states the names and defaults of the parameters.
@@ -137,7 +146,10 @@ class Signature:
         return x if x is None or quantity not in self.swapped else x.swapaxes(*self.swapped[quantity])
 
     def place(self, quantity: str, index: tuple[int, ...]) -> tuple[int, ...]:
-        """Return an index of a quantity in the library's axes from that in the presentation's, or the other way."""
+        """Return an index of a quantity in the library's axes from that in the presentation's, or the other way.
+
+        Heads are not joined.
+        """
         if quantity not in self.swapped:
             return index
         found, (one, other) = list(index), self.swapped[quantity]

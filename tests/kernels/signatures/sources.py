@@ -28,7 +28,7 @@ def parameters(row):
         pytest.skip(f"{row.function} is not installed")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, OSError) as error:
+    except (ImportError, AttributeError, OSError, RuntimeError) as error:
         names = [name for method in row.methods for name in (method, f"_{method}_impl")]
         if (read := _in_files(module, attribute, names)) is None:
             pytest.skip(f"{row.function} is in no file here: {error}")
@@ -40,7 +40,7 @@ def parameters(row):
 def _of(function):
     try:
         every = inspect.signature(function).parameters.values()
-    except ValueError:  # written in C: the docstring has the parameters
+    except (TypeError, ValueError):  # written in C: the docstring has the parameters
         written = re.search(rf"{function.__name__}\((.*?)\) ->", function.__doc__, re.DOTALL)[1]
         named = re.findall(r"(\w+)(?:: [\w.| ]+)?(?: ?= ?([\w.]+))?(?:,|$)", written)
         return {name: ast.literal_eval(default) if default else REQUIRED for name, default in named}

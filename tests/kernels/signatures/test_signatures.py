@@ -23,7 +23,7 @@ from attn_spec.search.preflight import preflight
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search
-from tests.kernels.signatures import own_caches, own_flashinfer, own_merges
+from tests.kernels.signatures import own_caches, own_flashinfer, own_merges, own_modules, own_operators
 from tests.kernels.signatures import own_functions as own
 from tests.kernels.signatures.own_flashinfer import misreading
 from tests.kernels.signatures.sources import UNREAD, parameters
@@ -57,9 +57,17 @@ FUNCTIONS = {
     "flashinfer_prefill": own_flashinfer.Prefill(),
     "flashinfer_mla": own_flashinfer.LatentPaged(),
     "vllm_merge": own_merges.merge_attn_states,
+    "ort_gqa": own_operators.group_query_attention,
+    "te": own_modules.te_forward,
+    "cudnn": own_modules.sdpa,
+    "cudnn_varlen": own_modules.sdpa,
+    "mlx": own_modules.mlx_attention,
 }
 #: Signatures with which three problems are enough here, since their functions or their tensors are slow.
-SLOW = {"flex_attention", "flashinfer_mla", "flashinfer_prefill", *(name for name in SIGNATURES if "kvcache" in name)}
+SLOW = {
+    *("flex_attention", "flashinfer_mla", "flashinfer_prefill", "te", "cudnn", "cudnn_varlen", "mlx"),
+    *(name for name in SIGNATURES if "kvcache" in name),
+}
 #: Signatures of functions that another signature calls too, whose log-sum-exp it tells.
 TOLD = {"flash_attn_kvcache_indexed", "flash_attn_kvcache_paged", "fa3_kvcache_paged"}
 #: Signatures whose functions return a log-sum-exp.
@@ -69,8 +77,9 @@ WITH_LSE = {name for name, row in SIGNATURES.items() if any("lse" in one.says fo
 def declared(name, function, supports=(), **facts):
     lse = {"lse"} & set(supports) if name not in WITH_LSE or function is plans_and_runs else {"lse"}
     has_groups = name != "xformers" and SIGNATURES[name].shown.can_say("gqa")
-    able = {"cross", *supports, *lse, *(("gqa",) if has_groups else ())}
-    facts = {"contract": UNDECLARED, **facts}
+    crossing = () if SIGNATURES[name].limits.equal_lengths else ("cross",)
+    able = {*crossing, *supports, *lse, *(("gqa",) if has_groups else ())}
+    facts = {"contract": UNDECLARED, **({"framework": "torch"} if name == "mlx" else {}), **facts}
     return kernel(signature=name, dtypes=("float32",), supports=able, **facts)(function)
 
 
@@ -141,6 +150,13 @@ def in_base_2(function):
         ("flashinfer_prefill", misreading(own_flashinfer.Prefill(), "plan", window_left=lambda _: -1), ACCURATE),
         ("flashinfer_prefill", misreading(own_flashinfer.Prefill(), "run", q=lambda q: q.flip(1)), ACCURATE),
         ("flashinfer_mla", misreading(own_flashinfer.LatentPaged(), "plan", sm_scale=lambda _: 512**-0.5), ACCURATE),
+        ("ort_gqa", with_other(own_operators.group_query_attention, seqlens_k=lambda x: x - (x > 0)), ACCURATE),
+        ("ort_gqa", with_other(own_operators.group_query_attention, local_window_size=lambda x: x + (x > 0)), ACCURATE),
+        ("te", with_other(own_modules.te_forward, cu_seqlens_kv_padded=lambda x: x - (x > 0).int()), ACCURATE),
+        ("te", with_other(own_modules.te_forward, attn_mask_type=lambda _: "padding"), ACCURATE),
+        ("cudnn", with_other(own_modules.sdpa, window_left=lambda x: x + (x > 0)), ACCURATE),
+        ("cudnn_varlen", with_other(own_modules.sdpa, sinks=lambda _: None), "sinks.*"),
+        ("mlx", with_other(own_modules.mlx_attention, mask=lambda x: None if isinstance(x, str) else x), ACCURATE),
         ("vllm_merge", with_other(own_merges.merge_attn_states, prefix_lse=torch.zeros_like), ACCURATE),
         ("vllm_merge", with_other(own_merges.merge_attn_states, suffix_lse=lambda s: s.nan_to_num(posinf=9)), EMPTY),
     ],
@@ -183,7 +199,14 @@ def test_a_signature_says_all_that_its_presentation_needs(name):
 
 
 #: Parameters whose default is no default of attn-spec: a scale of 1, and an order of axes that is not read.
-SAY_SOMETHING = {("trtllm_decode", "bmm1_scale"), ("trtllm_decode", "kv_layout")}
+SAY_SOMETHING = {
+    ("trtllm_decode", "bmm1_scale"),
+    ("trtllm_decode", "kv_layout"),
+    ("te", "qkv_format"),
+    ("te", "attn_mask_type"),
+    ("cudnn", "causal_bottom_right"),
+    ("cudnn_varlen", "causal_bottom_right"),
+}
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
