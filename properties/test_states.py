@@ -89,7 +89,7 @@ def test_merged_states_merge_again(subject: Subject, problem: Problem) -> None:
     again = _of_merged(problem, found)
     last = judged(subject, again, subject(again)).measurements
     true = judged(subject, problem, subject(problem)).measurements
-    allowed = _allowed_of_two_levels(found, last, true)
+    allowed = _allowed_of_two_levels(found, last, true, _unit(subject))
     for quantity, one, whole, most in zip(("output", "lse"), last, true, allowed, strict=True):
         with np.errstate(invalid="ignore"):
             gap = np.abs((one.got - whole.truth.value) - whole.truth.low) - whole.truth.radius
@@ -108,6 +108,11 @@ def test_merged_states_merge_again(subject: Subject, problem: Problem) -> None:
             )
 
 
+def _unit(subject: Subject) -> float:
+    """Return the natural logarithm that a log-sum-exp of 1 is."""
+    return float(np.log(2.0)) if subject.conventions.lse_base == "2" else 1.0
+
+
 @dataclass(frozen=True)
 class _Part:
     """The kernel's merge of some states, as states of their own: exact numbers of the dtypes that it is given."""
@@ -123,17 +128,22 @@ class _Part:
 
     @classmethod
     def of(cls, subject: Subject, problem: Problem) -> Self:
-        """Return the merge of all states of a problem. The rounding to other dtypes is a part of its error."""
+        """Return the merge of all states of a problem. The rounding to other dtypes is a part of its error.
+
+        A log-sum-exp of base 2 becomes a natural one, by a product in float64. Its rounding is a part of the error too.
+        """
         output, lse = judged(subject, problem, subject(problem)).measurements
         o, L = (np.where(np.isfinite(x.got) | np.isneginf(x.got), x.got, 0.0) for x in (output, lse))
         empty = np.isneginf(lse.truth.value)
         o = bits.nearest(np.where(np.isneginf(L)[..., None], 0.0, o), problem.dtype_of("v"))
-        L = bits.nearest(L, problem.dtype_of("bias"))
+        unit = _unit(subject)
+        L = bits.nearest(L * unit, problem.dtype_of("bias"))
         with np.errstate(invalid="ignore"):
             error_o = np.where(output.measured, output.allowed + np.abs(o - output.got), np.inf)
-            error_L = np.where(lse.measured, lse.allowed + np.abs(L - lse.got), np.inf)
+            rounded = np.abs(L - lse.got * unit) + (unit != 1.0) * 2.0**-50 * np.abs(L)
+            error_L = np.where(lse.measured, lse.allowed * unit + rounded, np.inf)
         error_L = np.where(empty, np.where(np.isneginf(L), 0.0, np.inf), error_L)
-        return cls(o, L, output.truth.value, lse.truth.value, np.where(empty[..., None], 0.0, error_o), error_L)
+        return cls(o, L, output.truth.value, lse.truth.value * unit, np.where(empty[..., None], 0.0, error_o), error_L)
 
 
 def _of_merged(problem: Problem, parts: list[_Part]) -> Problem:
@@ -144,10 +154,13 @@ def _of_merged(problem: Problem, parts: list[_Part]) -> Problem:
 
 
 def _allowed_of_two_levels(
-    parts: list[_Part], last: Sequence[Measurement], true: Sequence[Measurement]
+    parts: list[_Part], last: Sequence[Measurement], true: Sequence[Measurement], unit: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of output and log-sum-exp after a second merge; infinite where a part has none."""
-    o, L = (x.truth.value for x in true)
+    """Return the bounds of output and log-sum-exp after a second merge; infinite where a part has none.
+
+    A log-sum-exp of a measurement is counted in multiples of ``unit``.
+    """
+    o, L = true[0].truth.value, true[1].truth.value * unit
     with np.errstate(all="ignore"):
         e = np.maximum.reduce([part.error_L for part in parts])
         grow = np.exp(2 * e)[..., None] * (1 + 2.0**-40)  # the factor covers the float64 arithmetic of this bound
@@ -157,4 +170,4 @@ def _allowed_of_two_levels(
             error = grow * part.error_o + (grow - 1) * np.abs(part.true_o - o)
             output += np.where(w == 0, 0.0, w * error) * (1 + 2.0**-40)
         output = np.where(np.isfinite(e)[..., None], output, np.inf)
-    return output, last[1].allowed + e
+    return output, last[1].allowed + e / unit

@@ -16,7 +16,8 @@ from attn_spec.kernels.frameworks.framework import of
 from attn_spec.kernels.frameworks.torch import TORCH
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import Presentation
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations import PRESENTATIONS, presented
+from attn_spec.problem.conventions import of_kernel
 from attn_spec.problem.options import OPTIONS
 
 from .arithmetic import Order
@@ -67,7 +68,8 @@ def emulate(
     defaults = {"contract": executes, "supports": SUPPORTS, "conventions": CONVENTIONS, "devices": ("cpu",)}
     arguments = {**defaults, **declared}
 
-    shown = reads or PRESENTATIONS[arguments.get("presentation", "BHSD")]
+    base = of_kernel(arguments["conventions"]).lse_base
+    shown = reads or presented(arguments.get("presentation", "BHSD"), base)
 
     def attention(*inputs: Any, **options: Any) -> Any:
         buffers = {quantity: options.pop(name) for quantity, name in made.destinations.items()}

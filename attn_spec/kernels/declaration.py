@@ -20,10 +20,10 @@ from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.signatures.signature import Signature
 from attn_spec.kernels.signed import adapted, named_row, with_row
 from attn_spec.nearest_names import suggestion
-from attn_spec.numbers.formats import DTYPES
+from attn_spec.numbers.formats import DTYPES, FORMATS
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.conventions import ConventionError, Conventions, of_call, of_kernel
-from attn_spec.problem.dtypes import INPUTS, refusal
+from attn_spec.problem.dtypes import INPUTS, dtype_of, refusal
 from attn_spec.problem.options import OPTIONS, parameters, with_parameters
 
 #: Declarations that are sequences of names.
@@ -298,15 +298,24 @@ def _check_presentation(declared: Kernel) -> None:
             "which merge= writes other options; leave merge out"
         )
     if "states" in shown.carries and declared.conventions.lse_base != "e":
-        raise KernelError(
-            f"{declared.name}: log-sum-exps of states are natural, and lse_base={declared.conventions.lse_base!r} is "
-            "declared; convert them in a function around the merge"
-        )
+        _check_base(declared)
     of_heads = sorted({"gqa", "query_projection"} & declared.supports)
     if of_heads and shown.of_one_head:
         raise KernelError(
             f"{declared.name} is given one head at a time, so it cannot declare {of_heads[0]}; leave {of_heads[0]} out"
         )
+
+
+def _check_base(declared: Kernel) -> None:
+    """Raise :class:`KernelError` if a contract does not count that log-sum-exps of states are divided by ln 2."""
+    for dtype in declared.dtypes:
+        contract, given = declared.contract_for(dtype), FORMATS[dtype_of(declared.dtypes_at(dtype), "bias")]
+        if not contract.base2 or contract.stages.score_accumulation.u < given.unit_roundoff:
+            raise KernelError(
+                f"{declared.name}: log-sum-exps of base 2 are rounded to {given.name} as they are handed over, and the "
+                f"contract at {dtype} counts no such rounding; declare an exponent of base 2, and "
+                "option_dtypes={'bias': ..} as wide as its work"
+            )
 
 
 def _check_contracts(declared: Kernel) -> None:

@@ -45,6 +45,8 @@ class Placement:
     longest: tuple[str, ...] = LONGEST
     #: Log-sum-exps of states without keys, one of which is chosen for each such state.
     empty_states: tuple[float, ...] = EMPTY_STATES["-inf"]
+    #: Base of the log-sum-exps of states, by the convention ``lse_base``.
+    lse_base: str = "e"
     #: True if sequences share the pages at their beginning that hold equal keys and values.
     shares_pages: bool = False
     #: Numbers that choices are drawn from, in place of the shapes of a problem: calls to one cache have it in common.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from attn_spec.kernels.append import Append, CacheRows
@@ -11,6 +12,7 @@ from attn_spec.kernels.layout import Layout
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.pages import CountedPages, ListedPages, Pages
+from attn_spec.kernels.placement import DRAWN_ONCE
 from attn_spec.kernels.places import Bounds, EqualEach, OneEach, Places, Rectangle, Segments
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.states import Lists, Pairs, States
@@ -236,3 +238,8 @@ PRESENTATIONS: dict[str, Presentation] = {
         Pages(states_longest=False, appended=True),
     ),
 }
+
+
+def presented(name: str, lse_base: str = "e") -> Presentation:
+    """Return the presentation of a name whose log-sum-exps of states, if it has any, are of a base: "e" or "2"."""
+    return PRESENTATIONS[name].placed(replace(DRAWN_ONCE, lse_base=lse_base))

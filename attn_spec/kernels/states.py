@@ -20,6 +20,7 @@ from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.places import Bounds
 from attn_spec.kernels.presentation import Buffers, Handed, shape_of
 from attn_spec.kernels.slots import Slots
+from attn_spec.numbers import bits
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
@@ -32,6 +33,9 @@ _OUTPUTS, _LSES = "THND", "THN"
 @dataclass(frozen=True, kw_only=True)
 class States(Buffers):
     """Outputs and log-sum-exps of states in two tensors: T tokens, N states, H heads, D dimensions.
+
+    Log-sum-exps of base 2 are those of the problem divided by ln 2, each rounded once to its dtype. A contract whose
+    exponent is of base 2 counts this rounding: it has a kernel multiply each bias by log2(e) before it is used.
 
     The log-sum-exp of a state without keys is minus infinity, or what the placement says. Its output is that of the
     problem, which may be any finite number, or anything where ``masked_nonfinite`` is "excluded".
@@ -92,6 +96,8 @@ class States(Buffers):
         given = np.broadcast_to(bias, problem.score_shape)[:, :, 0, :]
         among = np.array(self.placement.empty_states)
         empty = among[self.placement.chance(problem, "empty states").integers(len(among), size=seen.shape)]
+        if self.placement.lse_base == "2":
+            given = bits.nearest(given / np.log(2.0), problem.dtype_of("bias"))
         return np.where(seen, given, empty)
 
     def _of_outputs(self, v: np.ndarray) -> np.ndarray:
@@ -142,18 +148,21 @@ class States(Buffers):
 
     def options_of(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         s = values_of(reordered(arguments["k"], self.stacked[1], _LSES))[:, :, None, :]
-        return {"bias": np.where(np.isinf(s), -np.inf, s)}
+        return {"bias": np.where(np.isinf(s), -np.inf, s) * (np.log(2.0) if self.placement.lse_base == "2" else 1.0)}
 
     def in_words(self, *tensors: Any) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
         """Return q, k and v of the problem [B, H, S, ..] that a call with these tensors is, and its options.
 
-        Tensors keep their frameworks and dtypes.
+        Tensors keep their frameworks and dtypes. But log-sum-exps of base 2 become natural ones of float64, whose
+        rounding is far below that of the float32 in which a merge computes.
         """
         _, s, v = self.apart(*tensors)
         values, bias = self.read("v", v, k=s), self.options_of({"k": s})["bias"]
         frame, dtype = of(values), of(values).dtype_of(values)
         q, k = (frame.give(self.read(name, s, k=s), dtype, "cpu") for name in ("q", "k"))
-        return (q, k, values), {"states": True, "bias": of(s).give(bias, of(s).dtype_of(s), "cpu")}
+        if self.placement.lse_base == "e":
+            bias = of(s).give(bias, of(s).dtype_of(s), "cpu")
+        return (q, k, values), {"states": True, "bias": bias}
 
     def expanding(self, axes: str) -> Callable[[Any], Any]:
         """Return a function that expands the first token if "B", and the first head if "H", are among the axes."""

@@ -115,7 +115,7 @@ class Conventions:
         shows=_has_blind_queries,
     )
     lse_base: str = convention(
-        says="Base of the logarithm in the LSE.",
+        says="Base of the logarithm in the LSE, and in the LSEs of states that a call merges.",
         choices={"e": "the natural logarithm", "2": "the natural logarithm divided by ln 2"},
         default="e",
         decides=("lse",),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from attn_spec import kernel
+from attn_spec.contract.contract import Contract
 from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.kernel import KernelError
@@ -26,6 +27,7 @@ PROBLEM = Recipe(**SHAPE, bias="normal@BHQK", mask="random@BHQK", seed=3).proble
 PAIR = PROBLEM.take("K", [0, 1])
 NAMES = [name for name, row in PRESENTATIONS.items() if "states" in row.carries]
 EMPTY = ~PROBLEM.visible[:, :, 0]
+BASE_2, NATURAL = {"lse_base": "2"}, Contract(exponent="natural")
 
 
 def declared(presentation, function=lambda *tensors: tensors, **further):
@@ -135,6 +137,29 @@ def test_an_empty_state_may_be_plus_infinity_only_if_that_is_declared():
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_log_sum_exps_of_base_2_are_handed_over_and_returned(name):
+    problem, right_one = PAIR if "pair" in name else PROBLEM, right(name)
+
+    def in_base_2(*tensors, **further):
+        natural = [x * np.float32(np.log(2)) if place % 2 else x for place, x in enumerate(tensors)]
+        out, lse = right_one(*natural, **further)
+        return out, (lse / np.log(2)).astype(np.float32)
+
+    in_base_2.__wrapped__ = right_one.__wrapped__
+    subject = Subject(declared(name, in_base_2, contract="fp32", conventions=BASE_2), "float32")
+    handed = subject._handed(problem)
+    natural = PRESENTATIONS[name].handed(problem)
+
+    for tensor, x in handed.tensors.items():
+        if tensor.startswith("s"):
+            seen = np.isfinite(natural.tensors[tensor])
+            assert x[seen] == pytest.approx(natural.tensors[tensor][seen] / np.log(2), rel=2.0**-23)
+    assert not judged(subject, problem, subject(problem)).refuted
+    unchanged = Subject(declared(name, right_one, contract="fp32", conventions=BASE_2), "float32")
+    assert judged(unchanged, problem, unchanged(problem)).refuted
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_right_merge_is_within_its_bound_and_a_wrong_one_is_not(name):
     problem = PAIR if "pair" in name else PROBLEM
     subject = Subject(declared(name, right(name), contract="fp32"), "float32")
@@ -195,13 +220,14 @@ def test_log_sum_exps_are_of_float32_beside_outputs_of_half():
     [
         ({"supports": ("scale",)}, "cannot pass scale, since a state has nothing but"),
         ({"supports": ("backward",)}, "cannot pass backward, since no gradients of states"),
-        ({"conventions": {"lse_base": "2"}}, "log-sum-exps of states are natural"),
+        ({"conventions": BASE_2, "contract": NATURAL}, "the contract at float32 counts no such rounding"),
+        ({"conventions": BASE_2, "dtypes": ("float64",)}, "base 2 are rounded to float32 .* at float64 counts no such"),
         ({"query_lengths": (4,)}, "query_lengths"),
     ],
 )
 def test_what_a_merge_cannot_declare(declaration, text):
     with pytest.raises(KernelError, match=text):
-        kernel(framework="numpy", dtypes=("float32",), presentation="states", **declaration)(merged)
+        kernel(**{"framework": "numpy", "dtypes": ("float32",), "presentation": "states", **declaration})(merged)
 
 
 def test_limits_are_within_those_of_a_presentation():

@@ -34,7 +34,7 @@ class Adapted:
         self.taken = tuple(one for one in row.arguments if takes_any or one.name in self.own or _is_tensor(row, one))
         self.leading = not takes_any and any(one.name not in self.own for one in self.taken)
         #: True if calls ask for the log-sum-exp, and return it.
-        self.lse = lse and "lse" in self.said
+        self.lse = lse and (row.always_lse or "lse" in self.said)
         self._check()
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__module__ = getattr(function, "__module__", "") or ""

@@ -70,3 +70,45 @@ VLLM_MERGE = Signature(
     ),
     source=_VLLM,
 )
+
+_FLASHINFER = "flashinfer-python 0.7.4, flashinfer/cascade.py"
+_CUDA = "flashinfer-python 0.7.4, include/flashinfer/attention/cascade.cuh"
+_BASE = Fact(
+    says="log-sum-exps are float32, of base 2, as those that FlashInfer's attention returns",
+    source=f"{_CUDA}: both s_a and s_b are logsumexp values with base 2",
+)
+
+FLASHINFER_MERGE = Signature(
+    function="flashinfer.cascade.merge_state",
+    framework="torch",
+    presentation="states_pair",
+    dtypes=("float16", "bfloat16"),
+    arguments=(tensor("v_a"), tensor("s_a"), tensor("v_b"), tensor("s_b")),
+    conventions={"lse_base": "2", "empty_row": "zero", "empty_lse": "-inf"},
+    always_lse=True,
+    facts=(
+        _BASE,
+        Fact(
+            says="where both states are empty the output is 0, and the log-sum-exp minus infinity",
+            source=f"{_CUDA}, MergeStateKernel",
+        ),
+    ),
+    source=f"{_FLASHINFER}, merge_state",
+)
+FLASHINFER_MERGE_STATES = Signature(
+    function="flashinfer.cascade.merge_states",
+    framework="torch",
+    presentation="states",
+    dtypes=("float16", "bfloat16"),
+    arguments=(tensor("v"), tensor("s")),
+    conventions={"lse_base": "2", "empty_row": "zero", "empty_lse": "-inf"},
+    always_lse=True,
+    facts=(
+        _BASE,
+        Fact(
+            says="where all states are empty the output is 0, and the log-sum-exp minus infinity",
+            source="flashinfer-python 0.7.4, include/flashinfer/attention/state.cuh: normalize and get_lse",
+        ),
+    ),
+    source=f"{_FLASHINFER}, merge_states",
+)

@@ -10,7 +10,7 @@ from typing import Any
 
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.presentation import Presentation
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations import presented
 from attn_spec.nearest_names import suggestion
 
 #: Default of a parameter that has none.
@@ -115,6 +115,8 @@ class Signature:
     index_dtypes: Mapping[str, str] = field(default_factory=dict)
     #: Function that returns the output and the log-sum-exp, or None, from the result and the arguments of a call.
     answer: Callable[[Any, Mapping[str, Any]], tuple[Any, Any]] = _first_and_second
+    #: True if every call returns the log-sum-exp, though no parameter asks for it.
+    always_lse: bool = False
     #: Two axes that are swapped in the library's output ("output") or log-sum-exp ("lse") beside the presentation.
     swapped: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     #: True if heads and dimensions are one axis of the library's output, behind the presentation's others.
@@ -130,12 +132,17 @@ class Signature:
     @cached_property
     def shown(self) -> Presentation:
         """Presentation of a call."""
-        return PRESENTATIONS[self.presentation]
+        return presented(self.presentation, self.conventions.get("lse_base", "e"))
 
     @cached_property
     def named(self) -> dict[str, Argument]:
         """Parameters by name."""
         return {argument.name: argument for argument in self.arguments}
+
+    @property
+    def returns_lse(self) -> bool:
+        """True if a call can return the log-sum-exp."""
+        return self.always_lse or any("lse" in one.says for one in self.arguments)
 
     def keyword(self, own: str) -> str:
         """Return the name of the parameter that says what attn-spec calls ``own``; that name itself if none does."""

@@ -48,6 +48,8 @@ _ROWS = {
     "flashinfer_decode": flashinfer.FLASHINFER_DECODE,
     "flashinfer_prefill": flashinfer.FLASHINFER_PREFILL,
     "flashinfer_mla": flashinfer.FLASHINFER_MLA,
+    "flashinfer_merge": merges.FLASHINFER_MERGE,
+    "flashinfer_merge_states": merges.FLASHINFER_MERGE_STATES,
     "trtllm_decode": flashinfer.TRTLLM_DECODE,
     "vllm_unified": engines.VLLM_UNIFIED,
     "vllm_merge": merges.VLLM_MERGE,

@@ -27,3 +27,21 @@ def merge_attn_states(
     output.copy_(out)
     if output_lse is not None:
         output_lse.copy_(lse.T)
+
+
+def in_base_2(v, s):
+    """Return the output and the LSE of base 2, float32, of states whose LSEs s [N, T, H] are of base 2."""
+    s = s.float()
+    top = s.amax(0)
+    weights = torch.exp2(s - top.masked_fill(top == -torch.inf, 0.0))
+    total = weights.sum(0)
+    out = (weights[..., None] * v.float()).sum(0) / total.masked_fill(total == 0, 1.0)[..., None]
+    return out.to(v.dtype), top + torch.log2(total)
+
+
+def merge_state(v_a, s_a, v_b, s_b):
+    return in_base_2(torch.stack([v_a, v_b]), torch.stack([s_a, s_b]))
+
+
+def merge_states(v, s):
+    return in_base_2(v.transpose(0, 1), s.transpose(0, 1))

@@ -1,13 +1,17 @@
 """Assertions take the arguments of calls that merge states or append to a cache, as an engine has them."""
 
+import math
+
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from attn_spec import assert_attention
 from attn_spec.kernels.call import CallError
 from attn_spec.testing import NotAttention
 from tests.kernels.signatures.own_caches import flash_attn_with_kvcache
-from tests.kernels.signatures.own_merges import merge_attn_states
+from tests.kernels.signatures.own_merges import merge_attn_states, merge_states
+from tests.kernels.signatures.own_operators import group_query_attention
 
 
 @pytest.fixture
@@ -63,6 +67,50 @@ def test_a_failure_of_a_merge_names_the_tensors_of_the_caller(merge):
 def test_what_is_no_merge_is_refused(merge, change, text):
     with pytest.raises(CallError, match=text):
         assert_attention(merge["output"], signature="vllm_merge", **{**merge, **change})
+
+
+def test_states_of_base_2_are_read():
+    torch.manual_seed(0)
+    v, s = torch.randn(4, 3, 2, 8).half(), torch.randn(4, 3, 2) * 5
+    out, lse = merge_states(v, s)
+    judged = {"lse": lse, "v": v, "s": s, "contract": "fp32", "signature": "flashinfer_merge_states"}
+
+    assert assert_attention(out, **judged).rows == 8
+    with pytest.raises(NotAttention, match=r"v \(4, 3, 2, 8\), s \(4, 3, 2\)"):
+        assert_attention(out, **{**judged, "s": s / math.log(2), "lse": None})
+    with pytest.raises(NotAttention, match=r"(?s)lse\[.* this row is right .* with lse_base='e'"):
+        assert_attention(out, **{**judged, "lse": lse * math.log(2)})
+
+
+def test_heads_may_be_joined():
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 5, width) for width in (16, 8, 8))
+    last = torch.tensor([4, 2], dtype=torch.int32)
+    call = {"query": q, "key": k, "value": v, "seqlens_k": last, "total_sequence_length": 5, "local_window_size": 3}
+    call |= {"num_heads": 4, "kv_num_heads": 2}
+    tensors = {name: x.numpy() if hasattr(x, "numpy") else x for name, x in call.items()}
+    out = torch.from_numpy(group_query_attention(**tensors)[0])
+
+    assert_attention(out, signature="ort_gqa", **call)
+    out[1, 2, 13] += 1
+    with pytest.raises(NotAttention, match=r"output\[1, 2, 13\]; 1 of"):
+        assert_attention(out, signature="ort_gqa", **call)
+    with pytest.raises(CallError, match=r"output must have 16 columns here, of 4 heads, not \(2, 5, 8\)"):
+        assert_attention(out[..., :8], signature="ort_gqa", **call)
+    with pytest.raises(CallError, match=r"a call needs num_heads and kv_num_heads"):
+        assert_attention(out, signature="ort_gqa", **{name: x for name, x in call.items() if name != "num_heads"})
+
+
+def test_a_parameter_names_the_corner_of_a_call():
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, length, 8) for length in (3, 5, 5))
+    call = {"query": q, "key": k, "value": v, "is_causal": True, "signature": "cudnn"}
+    top, bottom = (scaled_dot_product_attention(q, k, v, attn_mask=torch.ones(3, 5).tril(n).bool()) for n in (0, 2))
+
+    assert_attention(top, **call)
+    assert_attention(bottom, causal_bottom_right=True, **call)
+    with pytest.raises(NotAttention):
+        assert_attention(bottom, **call)
 
 
 def test_an_output_of_other_axes_is_refused(merge):

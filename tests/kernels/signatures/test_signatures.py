@@ -3,6 +3,7 @@
 import functools
 import importlib
 import inspect
+import math
 
 import pytest
 import torch
@@ -57,6 +58,8 @@ FUNCTIONS = {
     "flashinfer_prefill": own_flashinfer.Prefill(),
     "flashinfer_mla": own_flashinfer.LatentPaged(),
     "vllm_merge": own_merges.merge_attn_states,
+    "flashinfer_merge": own_merges.merge_state,
+    "flashinfer_merge_states": own_merges.merge_states,
     "ort_gqa": own_operators.group_query_attention,
     "te": own_modules.te_forward,
     "cudnn": own_modules.sdpa,
@@ -71,7 +74,7 @@ SLOW = {
 #: Signatures of functions that another signature calls too, whose log-sum-exp it tells.
 TOLD = {"flash_attn_kvcache_indexed", "flash_attn_kvcache_paged", "fa3_kvcache_paged"}
 #: Signatures whose functions return a log-sum-exp.
-WITH_LSE = {name for name, row in SIGNATURES.items() if any("lse" in one.says for one in row.arguments)}
+WITH_LSE = {name for name, row in SIGNATURES.items() if row.returns_lse}
 
 
 def declared(name, function, supports=(), **facts):
@@ -157,6 +160,8 @@ def in_base_2(function):
         ("cudnn", with_other(own_modules.sdpa, window_left=lambda x: x + (x > 0)), ACCURATE),
         ("cudnn_varlen", with_other(own_modules.sdpa, sinks=lambda _: None), "sinks.*"),
         ("mlx", with_other(own_modules.mlx_attention, mask=lambda x: None if isinstance(x, str) else x), ACCURATE),
+        ("flashinfer_merge", with_other(own_merges.merge_state, s_b=lambda s: s / math.log(2)), ACCURATE),
+        ("flashinfer_merge_states", in_base_2(own_merges.merge_states), LSE),
         ("vllm_merge", with_other(own_merges.merge_attn_states, prefix_lse=torch.zeros_like), ACCURATE),
         ("vllm_merge", with_other(own_merges.merge_attn_states, suffix_lse=lambda s: s.nan_to_num(posinf=9)), EMPTY),
     ],
@@ -202,6 +207,7 @@ def test_a_signature_says_all_that_its_presentation_needs(name):
 SAY_SOMETHING = {
     ("trtllm_decode", "bmm1_scale"),
     ("trtllm_decode", "kv_layout"),
+    ("ort_gqa", "causal"),
     ("te", "qkv_format"),
     ("te", "attn_mask_type"),
     ("cudnn", "causal_bottom_right"),
