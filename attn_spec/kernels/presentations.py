@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from attn_spec.kernels.append import Append, CacheRows
+from attn_spec.kernels.extend import Extend
 from attn_spec.kernels.latent_calls import LatentCalls
 from attn_spec.kernels.layout import Layout
 from attn_spec.kernels.limits import Limits
@@ -165,6 +166,15 @@ PRESENTATIONS: dict[str, Presentation] = {
         OneEach(side="q"),
         ListedPages(axes=("slots", "H", "D")),
         **_DECODING,
+    ),
+    "extend": Extend(
+        says="queries and new keys as in THD, both bounded by qo_indptr; the keys before them in a pool as in "
+        "token_pool, as in SGLang's extend",
+        layout=Layout(_LISTED_QUERIES.axes),
+        queries=_LISTED_QUERIES,
+        keys=ListedPages(axes=("slots", "H", "D")),
+        limits=Limits(keys_reach_queries=True),
+        asks_for=frozenset({"cross"}),
     ),
     "mla_joined": _latent(
         "THD for latent attention, without values: keys of one head are values too; head_dim_v is the width of a value",

@@ -10,6 +10,7 @@ import numpy as np
 
 from attn_spec.kernels.argument_names import is_number, spelled
 from attn_spec.kernels.call import CallError, holds_integers, tensor_of
+from attn_spec.kernels.extend import Extend
 from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.kernels.latent_calls import LatentCalls
 from attn_spec.kernels.packed import Packed
@@ -18,9 +19,13 @@ from attn_spec.problem.options import OPTIONS
 
 
 def packed_rows() -> dict[str, Packed]:
-    """Return the presentations whose calls say where each of B sequences lies, and have values, by name."""
+    """Return the presentations whose calls say where each of B sequences lies, by name.
+
+    Their tensors are q, keys and values, or caches of these.
+    """
     every = {name: row for name, row in PRESENTATIONS.items() if isinstance(row, Packed)}
-    return {name: row for name, row in every.items() if row.counts_sequences and not isinstance(row, LatentCalls)}
+    apart = (LatentCalls, Extend)
+    return {name: row for name, row in every.items() if row.counts_sequences and not isinstance(row, apart)}
 
 
 def _has_bounds(name: str) -> bool:

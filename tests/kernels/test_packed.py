@@ -9,6 +9,7 @@ import torch
 from attn_spec import kernel
 from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE
+from attn_spec.kernels.extend import Extend
 from attn_spec.kernels.latent_calls import LatentCalls
 from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.packed import Packed
@@ -19,12 +20,12 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.search.drawing.regimes import Recipe
 
-#: Packed calls with values that append nothing; the others have tests of their own, in ``test_latent_calls.py`` and
-#: ``test_append.py``.
+#: Packed calls with values that append nothing and have no new keys apart; the others have tests of their own, in
+#: ``test_latent_calls.py``, ``test_append.py`` and ``test_extend.py``.
 PACKED = {
     name: row
     for name, row in PRESENTATIONS.items()
-    if isinstance(row, Packed) and not isinstance(row, LatentCalls) and not row.appends
+    if isinstance(row, Packed) and not isinstance(row, LatentCalls | Extend) and not row.appends
 }
 WHERE = ("block_table", "seqused_k")
 SUPPORTS = ("causal", "causal_alignment", "alibi_slopes", "gqa", "cross", "dv", "lse", "seqused_k")

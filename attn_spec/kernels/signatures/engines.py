@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from attn_spec.kernels.limits import Limits
-from attn_spec.kernels.signatures.arguments import fixed, idle, per_head, same, scale, tensor, where, window
-from attn_spec.kernels.signatures.signature import REQUIRED, Fact, Given, Signature
+from attn_spec.kernels.signatures.arguments import (
+    fixed,
+    idle,
+    left_window,
+    per_head,
+    same,
+    scale,
+    tensor,
+    where,
+    window,
+)
+from attn_spec.kernels.signatures.signature import REQUIRED, Argument, Fact, Given, Signature
 
 #: Number of parts in which the keys of a sequence are split.
 _SPLITS = 4
@@ -138,4 +149,91 @@ SGLANG_DECODE = Signature(
         ),
     ),
     source="sglang 0.5.23, sglang/kernels/ops/attention/decode_attention.py",
+)
+
+
+def _longest_extension(given: Given) -> int:
+    bounds = given["qo_indptr"]
+    return int((bounds[1:] - bounds[:-1]).max()) if len(bounds) > 1 else 0
+
+
+def _extended(given: Given) -> Any:
+    """Return a tensor for the output, NaN wherever nothing is written."""
+    return given["q"].new_full((*given["q"].shape[:-1], given["v_new"].shape[-1]), float("nan"))
+
+
+def _extended_lse() -> Argument:
+    def spell(given: Given) -> Any:
+        q = given["q"]
+        return q.float().new_full(tuple(q.shape[:2]), float("nan")) if given.get("lse") else None
+
+    return Argument(
+        name="lse_extend",
+        says=("lse",),
+        default=None,
+        spell=spell,
+        read=lambda value: {},
+        means="a tensor [tokens, heads] that the log-sum-exp is written into, or None",
+    )
+
+
+_EXTEND = "sglang 0.5.23, sglang/kernels/ops/attention/extend_attention.py"
+
+SGLANG_EXTEND = Signature(
+    function="sglang.kernels.ops.attention.extend_attention.extend_attention_fwd",
+    framework="torch",
+    presentation="extend",
+    dtypes=("float32", "float16", "bfloat16"),
+    arguments=(
+        tensor("q_extend", "q"),
+        tensor("k_extend", "k_new"),
+        tensor("v_extend", "v_new"),
+        idle("o_extend", REQUIRED, value=_extended),
+        tensor("k_buffer", "k_cache"),
+        tensor("v_buffer", "v_cache"),
+        *where("qo_indptr", "kv_indptr", "kv_indices"),
+        fixed("custom_mask", REQUIRED, value=None),
+        same("is_causal", "causal", off=False),
+        fixed("mask_indptr", REQUIRED, value=None),
+        idle("max_len_extend", REQUIRED, value=_longest_extension),
+        fixed("k_scale", REQUIRED, value=1.0),
+        fixed("v_scale", REQUIRED, value=1.0),
+        scale("sm_scale"),
+        same("logit_cap", "softcap", 0.0, means="0 is none"),
+        idle("skip_prefix_custom_mask", True),
+        replace(left_window("sliding_window_size"), says=(), spell=lambda given: -1),
+        per_head("sinks", "sinks"),
+        fixed("window_kv_offsets", None),
+        fixed("xai_temperature_len", -1),
+        _extended_lse(),
+        fixed("skip_prefix", False),
+        fixed("skip_extend", False),
+        fixed("page_size", 1),
+        fixed("score_mod", None),
+        fixed("aux_tensors", None),
+        idle("extend_seq_lens_cpu"),
+        fixed("identity_kv_indices", False),
+    ),
+    conventions={"causal_alignment": "bottom_right", "unused": "unread"},
+    limits=Limits(positive_scale=True),
+    index_dtypes={"kv_indices": "int64"},
+    swapped={"lse": (0, 1)},
+    answer=lambda result, passed: (passed["o_extend"], passed["lse_extend"]),
+    facts=(
+        Fact(
+            says="results are written into o_extend and lse_extend [tokens, heads], natural, and nothing is returned",
+            source=f"{_EXTEND}, extend_attention_fwd",
+        ),
+        Fact(
+            says="kv_indptr and kv_indices list the keys before the new ones, which k_extend and v_extend have",
+            source=f"{_EXTEND}, _fwd_kernel: cur_seq_len_prefix",
+        ),
+        Fact(
+            says="sliding_window_size counts keys on the left without the own one, and is no window at 0, so that "
+            "attn-spec reads it and asks for none",
+            source=f"{_EXTEND}, _fwd_kernel: q_id <= kv_id + sliding_window_size, SLIDING_WINDOW_SIZE > 0",
+        ),
+        Fact(says="an sm_scale of 0 is 1 / sqrt(D)", source=f"{_EXTEND}: sm_scale or 1.0 / (Lq**0.5)"),
+    ),
+    source=_EXTEND,
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 from attn_spec.kernels.append import Append
 from attn_spec.kernels.call import CallError
+from attn_spec.kernels.extend import Extend
 from attn_spec.kernels.signatures.signature import REQUIRED, Signature, SignatureError
 from attn_spec.kernels.signatures.table import signature
 from attn_spec.kernels.states import States
@@ -163,7 +164,8 @@ def _attended(row: Signature, found: dict[str, Any]) -> tuple[dict[str, Any], di
     """Return q, k and v of a call, its other arguments, and their presentation.
 
     States that a call merges are read as the problem that they are. New keys and values of a call that appends are
-    written to copies of its caches, which may be those before the call or after it. Raises :class:`CallError` for a
+    written to copies of its caches, which may be those before the call or after it. New keys that lie apart from those
+    before them are put behind these. Raises :class:`CallError` for a
     missing tensor.
     """
     shown = row.shown
@@ -176,6 +178,9 @@ def _attended(row: Signature, found: dict[str, Any]) -> tuple[dict[str, Any], di
         _check_states(shown, {row.keyword(each): tuple(x.shape) for each, x in given.items()})
         tensors, options = shown.in_words(*given.values())
         return dict(zip("qkv", tensors, strict=True)), {**found, **options}, "BHSD"
+    if isinstance(shown, Extend):
+        tensors, found = shown.begun(list(given.values()), found)
+        return dict(zip("qkv", tensors, strict=True)), found, "token_pool"
     if not isinstance(shown, Append):
         return given, found, row.presentation
     q, *caches = (given[each] for each in ("q", "k_cache", "v_cache"))

@@ -54,6 +54,7 @@ _ROWS = {
     "vllm_unified": engines.VLLM_UNIFIED,
     "vllm_merge": merges.VLLM_MERGE,
     "sglang_decode": engines.SGLANG_DECODE,
+    "sglang_extend": engines.SGLANG_EXTEND,
 }
 
 #: Every signature by its name.

@@ -11,7 +11,7 @@ from attn_spec.kernels.call import CallError
 from attn_spec.testing import NotAttention
 from tests.kernels.signatures.own_caches import flash_attn_with_kvcache
 from tests.kernels.signatures.own_merges import merge_attn_states, merge_states
-from tests.kernels.signatures.own_operators import group_query_attention
+from tests.kernels.signatures.own_operators import extend_attention_fwd, group_query_attention
 
 
 @pytest.fixture
@@ -99,6 +99,25 @@ def test_heads_may_be_joined():
         assert_attention(out[..., :8], signature="ort_gqa", **call)
     with pytest.raises(CallError, match=r"a call needs num_heads and kv_num_heads"):
         assert_attention(out, signature="ort_gqa", **{name: x for name, x in call.items() if name != "num_heads"})
+
+
+def test_new_keys_beside_a_pool_are_read_as_the_last_ones():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(5, 4, 8), torch.randn(5, 2, 8), torch.randn(5, 2, 8)
+    pools = {"k_buffer": torch.randn(9, 2, 8), "v_buffer": torch.randn(9, 2, 8)}
+    bounds = {"qo_indptr": torch.tensor([0, 3, 5]), "kv_indptr": torch.tensor([0, 2, 6])}
+    call = {"q_extend": q, "k_extend": k, "v_extend": v, "o_extend": torch.empty_like(q), **pools, **bounds}
+    call |= {"kv_indices": torch.tensor([7, 3, 0, 8, 1, 4]), "custom_mask": None, "is_causal": True}
+    call |= {"mask_indptr": None, "max_len_extend": 3, "k_scale": 1.0, "v_scale": 1.0, "sliding_window_size": 2}
+    lse = torch.empty(5, 4)
+    extend_attention_fwd(**call, lse_extend=lse)
+    judged = {"signature": "sglang_extend", "lse": lse, **call}
+
+    assert assert_attention(call["o_extend"], **judged).rows == 20
+    with pytest.raises(NotAttention):
+        assert_attention(call["o_extend"], **{**judged, "sliding_window_size": -1})
+    with pytest.raises(NotAttention, match=r"lse\[4, 3\]; 1 of"):
+        assert_attention(call["o_extend"], **{**judged, "lse": lse + (torch.arange(20) == 19).reshape(5, 4)})
 
 
 def test_a_parameter_names_the_corner_of_a_call():

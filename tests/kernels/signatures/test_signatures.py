@@ -60,6 +60,7 @@ FUNCTIONS = {
     "vllm_merge": own_merges.merge_attn_states,
     "flashinfer_merge": own_merges.merge_state,
     "flashinfer_merge_states": own_merges.merge_states,
+    "sglang_extend": own_operators.extend_attention_fwd,
     "ort_gqa": own_operators.group_query_attention,
     "te": own_modules.te_forward,
     "cudnn": own_modules.sdpa,
@@ -68,7 +69,7 @@ FUNCTIONS = {
 }
 #: Signatures with which three problems are enough here, since their functions or their tensors are slow.
 SLOW = {
-    *("flex_attention", "flashinfer_mla", "flashinfer_prefill", "te", "cudnn", "cudnn_varlen", "mlx"),
+    *("flex_attention", "flashinfer_mla", "flashinfer_prefill", "te", "cudnn", "cudnn_varlen", "mlx", "sglang_extend"),
     *(name for name in SIGNATURES if "kvcache" in name),
 }
 #: Signatures of functions that another signature calls too, whose log-sum-exp it tells.
@@ -162,6 +163,8 @@ def in_base_2(function):
         ("mlx", with_other(own_modules.mlx_attention, mask=lambda x: None if isinstance(x, str) else x), ACCURATE),
         ("flashinfer_merge", with_other(own_merges.merge_state, s_b=lambda s: s / math.log(2)), ACCURATE),
         ("flashinfer_merge_states", in_base_2(own_merges.merge_states), LSE),
+        ("sglang_extend", with_other(own_operators.extend_attention_fwd, k_extend=torch.zeros_like), ACCURATE),
+        ("sglang_extend", with_other(own_operators.extend_attention_fwd, is_causal=lambda _: False), ACCURATE),
         ("vllm_merge", with_other(own_merges.merge_attn_states, prefix_lse=torch.zeros_like), ACCURATE),
         ("vllm_merge", with_other(own_merges.merge_attn_states, suffix_lse=lambda s: s.nan_to_num(posinf=9)), EMPTY),
     ],
