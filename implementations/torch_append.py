@@ -1,7 +1,8 @@
 """Attention that appends: new keys and values are written to a cache, and the queries attend to all keys in it.
 
 The cache is a rectangle with a row for each sequence, or has pages that a table lists. It is changed in place, as in
-engines that decode: the numbers behind the new keys, and those of other sequences, stay as they are.
+engines that decode: the numbers behind the new keys, and those of other sequences, stay as they are. With rotary
+positions it holds rotated keys: queries and new keys are rotated by tables of cosines and sines, once for all.
 """
 
 from typing import Any
@@ -11,9 +12,11 @@ from torch import Tensor
 
 from attn_spec import kernel
 
+from .lengths import first_aligned
 from .torch_packed import OPTIONS, of_entry
 from .torch_paged import gathered
-from .torch_tiled import SHAPES, Scores, online_softmax
+from .torch_rotary import turned_by
+from .torch_tiled import SHAPES, Scores, online_softmax, wide
 
 DECLARED: dict[str, Any] = {
     "framework": "torch",
@@ -21,6 +24,36 @@ DECLARED: dict[str, Any] = {
     "contract": {"float64": "fp64", "float32": "fused", "float16": "fused", "bfloat16": "fused"},
     "conventions": {"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread"},
 }
+
+
+class Turn:
+    """Rotary positions as a call that appends has them: tables [rows, R/2], and which columns are a pair."""
+
+    def __init__(
+        self,
+        *,
+        rotary_cos: Tensor | None = None,
+        rotary_sin: Tensor | None = None,
+        rotary_interleaved: bool = False,
+        **others: Any,
+    ) -> None:
+        self.cos, self.sin, self.others = rotary_cos, rotary_sin, others
+        self.pairs = "interleaved" if rotary_interleaved else "half"
+
+    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Turn the rows of x [B, n, H, D] by their positions [B, n], and round to the dtype of x."""
+        if self.cos is None or self.sin is None:
+            return x
+        cos, sin = (wide(table[positions])[:, :, None] for table in (self.cos, self.sin))
+        return turned_by(wide(x), cos, sin, self.pairs).to(x.dtype)
+
+
+def of_queries(count: int, ends: Tensor, leftpad_k: Tensor | None, causal_alignment: str = "top_left") -> Tensor:
+    """Return the positions [B, n] of the queries of sequences that end at ``ends`` [B]: of the keys they belong to."""
+    lengths, pads = (None if x is None else x.view(-1, 1, 1, 1) for x in (ends, leftpad_k))
+    first = first_aligned(causal_alignment, count, 0, None, lengths, pads)
+    first = first if isinstance(first, int) else first.view(-1, 1)
+    return (torch.arange(count, device=ends.device) + first).expand(len(ends), count)
 
 
 def places(cache_seqlens: Tensor, count: int) -> Tensor:
@@ -45,10 +78,12 @@ def attention(
 
     The new k [B, n, Hkv, D] and v are written behind the first ``cache_seqlens`` [B] keys of the caches.
     """
-    new = places(cache_seqlens, k.shape[1])
+    new, ends = places(cache_seqlens, k.shape[1]), cache_seqlens.long() + k.shape[1]
+    turn = Turn(**options)
+    options, aligned = turn.others, turn.others.get("causal_alignment", "top_left")
+    q, k = turn(q, of_queries(q.shape[1], ends, leftpad_k, aligned)), turn(k, new)
     entries = torch.arange(len(k), device=k.device)[:, None]
     k_cache[entries, new], v_cache[entries, new] = k, v
-    ends = cache_seqlens.long() + k.shape[1]
     longest = max(ends.tolist(), default=0)
     queries, keys, values = (x.transpose(1, 2) for x in (q, k_cache[:, :longest], v_cache[:, :longest]))
     pads = None if leftpad_k is None else leftpad_k.view(-1, 1, 1, 1)
@@ -76,6 +111,9 @@ def paged(
     Place j of sequence b is in the page ``block_table[b, j // size]``, at the offset j % size.
     """
     new, size = places(cache_seqlens, k.shape[1]), k_cache.shape[1]
+    turn = Turn(**options)
+    options, aligned = turn.others, turn.others.get("causal_alignment", "top_left")
+    q, k = turn(q, of_queries(q.shape[1], cache_seqlens.long() + k.shape[1], None, aligned)), turn(k, new)
     if new.numel():
         pages = block_table.long().gather(1, new // size)
         k_cache[pages, new % size], v_cache[pages, new % size] = k, v

@@ -1,4 +1,7 @@
-"""Rotary positions in PyTorch, as operations that it differentiates; the formula is that of ``rotary``."""
+"""Rotary positions in PyTorch, as operations that it differentiates; the formula is that of ``rotary``.
+
+Cosines and sines are computed from positions, or are rows of tables that the caller has.
+"""
 
 from typing import Any
 
@@ -39,7 +42,12 @@ def turned(
         return x
     R = turned_columns(x.shape[-1], rotary_dim)
     theta = angles(positions, R, rotary_base, torch.promote_types(x.dtype, torch.float32))
-    cos, sin = theta.cos().to(x.dtype), (-theta if back else theta).sin().to(x.dtype)
+    return turned_by(x, theta.cos().to(x.dtype), (-theta if back else theta).sin().to(x.dtype), rotary)
+
+
+def turned_by(x: Tensor, cos: Tensor, sin: Tensor, rotary: str) -> Tensor:
+    """Turn the rows of x [.., S, D] by cosines and sines [.., S, R/2] of the same dtype."""
+    R = 2 * cos.shape[-1]
     a, b = (x[..., columns] for columns in pairs(rotary, R))
     both = a * cos - b * sin, b * cos + a * sin
     joined = torch.cat(both, -1) if rotary == "half" else torch.stack(both, -1).flatten(-2)

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,18 @@ def test_new_keys_are_in_the_cache_and_nothing_else_changes(subject: Subject, pr
     for shares_pages in ways:
         placed = replace(subject, choices={"shares_pages": shares_pages})
         assert_within_bound(subject, problem, placed(problem))
+
+
+@attention_property(
+    source="Su et al., arXiv 2104.09864, equation 16; flash-attention's with_kvcache, which rotates q and new keys",
+    hunts="positions of a chunk that count from 0, columns paired as in another layout, cached keys rotated again",
+    needs=("seqused_k", "cross", "rotary"),
+    problems=partial(appended, needs=("seqused_k", "cross", "rotary")),
+    not_applicable=without_appending,
+)
+def test_new_keys_are_rotated_once_on_their_way_to_the_cache(subject: Subject, problem: Problem) -> None:
+    """A call rotates its queries and new keys by their positions, and no key that is rotated in the cache already."""
+    assert_within_bound(subject, problem, subject(problem))
 
 
 @attention_property(

@@ -453,6 +453,13 @@ def test_caches_after_a_call_that_appends(size):
         assert_attention(*tensors, **{**words, "cache_seqlens": words["cache_seqlens"] - 2}, contract="fp32")
 
 
+def test_keys_of_a_cache_are_rotated_already():
+    tensors, words = appended()
+
+    with pytest.raises(CallError, match="holds keys that are rotated already; leave rotary out, and give the queries"):
+        assert_attention(*tensors, **words, rotary="half")
+
+
 def test_rows_of_a_cache_without_an_index():
     (out, q, *caches), words = appended()
     rows = words.pop("cache_batch_idx")

@@ -73,7 +73,7 @@ def emulate(
 
     def attention(*inputs: Any, **options: Any) -> Any:
         buffers = {quantity: options.pop(name) for quantity, name in made.destinations.items()}
-        (q, k, v), begun = shown.begun(inputs, options)
+        (q, k, v), begun = shown.begun(inputs, {"causal_alignment": made.conventions.causal_alignment, **options})
         options = dict(begun)
         dtype = of(v).dtype_of(v)
         contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)

@@ -44,7 +44,9 @@ class Call:
     #: Place of each gradient in ``parts``, by its name.
     gradients: dict[str, int] = field(default_factory=dict)
     #: Values after the call of the tensors that it must change, by their places.
-    promised: dict[int, Given] = field(default_factory=dict)
+    promised: dict[int, np.ndarray] = field(default_factory=dict)
+    #: Allowed distances from these values, by the places of the tensors; those left out must be equal.
+    allowed: dict[int, np.ndarray] = field(default_factory=dict)
     #: Values that the call left in these tensors.
     left: list[np.ndarray] = field(default_factory=list)
 
@@ -74,7 +76,7 @@ class Recorder:
         if self.is_inside:
             return self.kernel(*tensors, **options)
         call = self.begin("forward", tensors, options)
-        call.promised = _promised(self.kernel, call)
+        call.promised, call.allowed = _promised(self.kernel, call)
         returned = self.kernel(*tensors, **options)
         buffers = {quantity: options[name] for quantity, name in self.kernel.destinations.items()}
         call.parts += _parts(written(returned, buffers))
@@ -146,15 +148,22 @@ def recorded(subject: Subject) -> tuple[Recorded, list[Call]]:
     return Recorded(**{**given, "kernel": kernel}, recorder=recorder), recorder.calls
 
 
-def _promised(kernel: Kernel, call: Call) -> dict[int, Given]:
-    """Return the values after a call of the tensors that it must change, by their places."""
+def _promised(kernel: Kernel, call: Call) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
+    """Return the values after a call of the tensors that it must change, and how far from these they may be.
+
+    Both are by the places of the tensors.
+    """
     shown = PRESENTATIONS[kernel.presentation]
     places = {name: place for place, name in enumerate(shown.tensors)}
     given = {name: call.tensors[place].values for name, place in places.items()}
-    words = {name: call.options.get(keyword_of(name, kernel.parameters) or name) for name in shown.says_where}
-    where = {name: x.values for name, x in words.items() if isinstance(x, Given)}
+    said = (*shown.says_where, *(name for names in shown.passes.values() for name in names))
+    words = {name: call.options.get(keyword_of(name, kernel.parameters) or name) for name in said}
+    where = {name: x.values if isinstance(x, Given) else x for name, x in words.items() if x is not None}
     promised = shown.promised(given, where)
-    return {places[name]: Given(x, call.tensors[places[name]].dtype) for name, x in promised.items()}
+    dtype = call.tensors[0].dtype
+    allowed = shown.allowed(given, where, kernel.contract_for(dtype), dtype) if promised else {}
+    first, second = ({places[name]: x for name, x in each.items()} for each in (promised, allowed))
+    return first, second
 
 
 def _parts(returned: Any) -> list[np.ndarray]:

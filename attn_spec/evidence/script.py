@@ -69,7 +69,8 @@ def source(case: Case, property_: Property, subject: Subject, calls: list[Call])
         "worst_call": ", ".join(map(str, _worst_call(case.worst, subject.presentation, calls))),
         "worst": pprint.pformat(_plain(case.worst), sort_dicts=False) if case.worst else "None",
         "calls": ",\n".join(_call(call) for call in calls),
-        "promised": _promised(calls),
+        "promised": _by_call(calls, "promised"),
+        "allowed": _by_call(calls, "allowed"),
     }
     return TEMPLATE.substitute(facts)
 
@@ -166,12 +167,12 @@ def _call(call: Call) -> str:
     return f"    ({call.do}, {call.digest!r}, [{tensors}],\n     {{{options}}}{asked})"
 
 
-def _promised(calls: list[Call]) -> str:
-    """Return the tensors that calls must change, by number of the call and place, with what they must hold after it."""
-    every = {number: call.promised for number, call in enumerate(calls) if call.promised}
+def _by_call(calls: list[Call], field: str) -> str:
+    """Return a field of all calls whose values are arrays by place, as a dict by the number of the call."""
+    every = {number: getattr(call, field) for number, call in enumerate(calls) if getattr(call, field)}
     found = (
-        f"    {number}: {{{', '.join(f'{place}: {_literal(x)}' for place, x in promised.items())}}}"
-        for number, promised in every.items()
+        f"    {number}: {{{', '.join(f'{place}: {_array(x)}' for place, x in by_place.items())}}}"
+        for number, by_place in every.items()
     )
     return "{\n" + ",\n".join(found) + "\n}" if every else "{}"
 
@@ -180,12 +181,21 @@ def _literal(value: Any) -> str:
     """Return an expression for the exact value, in terms of the script's ``tensor``."""
     if not isinstance(value, Given):
         return repr(value)
-    array = value.values
+    return f"tensor({_data(value.values)}, {value.dtype!r})"
+
+
+def _array(values: np.ndarray) -> str:
+    """Return an expression for float64 values, in terms of the script's ``numbers``."""
+    return f"numbers({_data(values.astype(np.float64))})"
+
+
+def _data(array: np.ndarray) -> str:
+    """Return the shape and the numbers of an array as they are written in a script."""
     if array.size <= READABLE:
-        numbers = ", ".join(_number(x) for x in array.ravel().tolist())
-        return f"tensor({array.shape}, [{numbers}], {value.dtype!r})"
-    data = base64.b85encode(zlib.compress(np.ascontiguousarray(array).tobytes())).decode()
-    return f"tensor({array.shape}, {data!r}, {value.dtype!r})"
+        listed = ", ".join(_number(x) for x in array.ravel().tolist())
+        return f"{array.shape}, [{listed}]"
+    packed = base64.b85encode(zlib.compress(np.ascontiguousarray(array).tobytes())).decode()
+    return f"{array.shape}, {packed!r}"
 
 
 def _number(x: float) -> str:

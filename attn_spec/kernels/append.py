@@ -2,22 +2,32 @@
 
 A problem is the attention after the new keys were appended. Each sequence has as many new keys as queries, and these
 are its last keys. The call is given the caches with the keys before them, and the new ones in tensors of their own.
+
+With ``rotary`` the cache holds rotated keys. The queries and new keys of a call are not rotated, and it rotates them by
+tables of cosines and sines (``rotated``). The problem has the keys before any rotation, as for every other kernel. A
+key in the cache is rotated by the tables in float64, and rounded once to the dtype of the cache. These are an
+execution of the stages ``rotary_tables`` and ``operands`` of a contract that have the dtype of the inputs. So the
+theorem of a rotated score holds as it stands, whether a call has rotated a key itself or finds it rotated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from attn_spec.kernels import placement
+from attn_spec.contract.contract import ContractError, ResolvedContract
+from attn_spec.contract.stages import contains
+from attn_spec.kernels import placement, rotated
+from attn_spec.kernels.frameworks.framework import of, values_of
 from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.placement import Placement
 from attn_spec.kernels.places import SPARE, Further, Rectangle, integers
 from attn_spec.kernels.presentation import Handed
 from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
 
 #: Rows of a cache with ``cache_batch_idx`` that no sequence has.
@@ -26,6 +36,10 @@ SPARE_ROWS = 2
 _PLACES = {"B": "row", "rows": "row", "S": "place", "pages": "page", "size": "offset"}
 #: Caches and new tensors of a call, by the input that they hold.
 _CACHES, _NEW = {"k": "k_cache", "v": "v_cache"}, {"k": "k_new", "v": "v_new"}
+#: A number that must be written, in messages.
+_NEW_NUMBER = "the new number"
+#: Stages of a contract whose results such a call is given, where positions are rotary.
+_GIVEN = ("rotary_tables", "operands")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +77,8 @@ class Append(Packed):
     """Queries [B, S, Hq, D], caches of keys and values, and new keys and values [B, S, Hkv, D], which a call appends.
 
     ``seqused_k`` is the number of keys that the caches have of each sequence: before a call without the new ones, and
-    after it with them. A call must write the new keys and values to the places behind, and change nothing else.
+    after it with them. A call must write the new keys and values to the places behind, and change nothing else. If the
+    cache holds rotated keys, it must write rotated ones, each within the bound of one rotation and one rounding.
     """
 
     @property
@@ -78,6 +93,27 @@ class Append(Packed):
     def recognised_by(self) -> tuple[str, ...]:
         return (*self.tensors[1:], *self.says_where)
 
+    @property
+    def passes(self) -> Mapping[str, tuple[str, ...]]:
+        return {"rotary": rotated.ARGUMENTS}
+
+    def contract(self, contract: ResolvedContract, dtype: str) -> ResolvedContract:
+        """Return a contract for inputs of ``dtype``, whose tables and keys in a cache are rounded to this dtype.
+
+        Raises :class:`ContractError` for a stage of a format that neither has all numbers of the dtype, nor has none
+        but these.
+        """
+        own, found = FORMATS[dtype], {}
+        for stage in _GIVEN:
+            declared = contract.stage(stage).format
+            if not contains(declared, own) and not contains(own, declared):
+                raise ContractError(
+                    f"{stage}={getattr(contract, stage)!r} cannot be kept of what a call that appends is given in "
+                    f"{dtype}; declare {stage}='input'"
+                )
+            found[stage] = dtype if contains(declared, own) else getattr(contract, stage)
+        return replace(contract, **found, alternatives=tuple(self.contract(x, dtype) for x in contract.alternatives))
+
     def refusal(self, option: str) -> str:
         if option in ("backward", "lse_backward"):
             return "since a call that writes to its caches has no gradients"
@@ -91,23 +127,48 @@ class Append(Packed):
 
     def handed(self, problem: Problem, *, unread: bool = False) -> Handed:
         whole, count = super().handed(problem, unread=unread), problem.query_length
-        before = {**whole.further, "seqused_k": (problem.end_keys - count).astype(np.int32)}
+        tables = rotated.arguments_of(problem, problem.key_length + SPARE)
+        before = {**whole.further, "seqused_k": (problem.end_keys - count).astype(np.int32), **tables}
         tensors = {name: x for name, x in whole.tensors.items() if name not in _CACHES}
         at = (problem.end_keys[:, None] - count + np.arange(count))[:, None, :, None]
-        for name, cache in _CACHES.items():
-            x = getattr(problem, name)
+        keys = bits.nearest(rotated.turned(problem.k, np.arange(problem.key_length), tables), problem.dtype_of("k"))
+        for name, x in (("k", keys), ("v", problem.v)):
             buffer, poison = self.keys.buffer(problem, self.placement), placement.poison(problem, name, unread)
-            tensors[cache] = self._filled(name, x, poison, buffer, before)
-            tensors[_NEW[name]] = np.take_along_axis(x, at, axis=2).swapaxes(1, 2)
+            tensors[_CACHES[name]] = self._filled(name, x, poison, buffer, before)
+            tensors[_NEW[name]] = np.take_along_axis(getattr(problem, name), at, axis=2).swapaxes(1, 2)
         return Handed(tensors, before)
 
     def begun(self, tensors: Sequence[Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the queries and caches of a call, and its options, after the new keys and values were appended."""
+        """Return the queries and caches of a call, and its options, after the new keys and values were appended.
+
+        Keys of a cache that holds rotated ones, and queries, are rotated by then: no option is left to say so.
+        """
         q, k, v, *new = tensors
-        after = self.after(options, new[0].shape[1])
+        count = new[0].shape[1]
+        q, new[0] = (self.rotate(side, x, options) for side, x in (("q", q), ("k", new[0])))
+        after = self.after(options, count)
         for cache, x in zip((k, v), new, strict=True):
             self.append(cache, x, after)
-        return (q, k, v), after
+        return (q, k, v), {name: x for name, x in after.items() if name not in rotated.ARGUMENTS}
+
+    def rotate(self, side: str, x: Any, arguments: Mapping[str, Any]) -> Any:
+        """Return queries or new keys [B, S, H, D] of a framework as a call rotates them; without tables, themselves."""
+        if rotated.ARGUMENTS[0] not in arguments:
+            return x
+        values = rotated.turned(values_of(x), self.positions(side, arguments, x.shape[1])[:, :, None], arguments)
+        own, dtype = of(x), of(x).dtype_of(x)
+        return own.give(bits.nearest(values, dtype), dtype, "cpu")
+
+    def positions(self, side: str, arguments: Mapping[str, Any], count: int) -> np.ndarray:
+        """Return the positions [B, count] of the queries or new keys of a call.
+
+        A new key has that of its place. A query has that of the key which it is aligned with, as in any problem.
+        """
+        first = integers(arguments["seqused_k"])
+        if side == "q" and arguments["causal_alignment"] != "bottom_right":
+            pads = arguments.get("leftpad_k")
+            first = np.zeros(len(first), dtype=np.int64) if pads is None else integers(pads)
+        return first[:, None] + np.arange(count)
 
     def after(self, arguments: Mapping[str, Any], count: int) -> dict[str, Any]:
         """Return the arguments of a call with the number of keys of each sequence after ``count`` were appended."""
@@ -131,22 +192,42 @@ class Append(Packed):
     def promised(self, tensors: Mapping[str, np.ndarray], arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
         found = {}
         for name, cache in _CACHES.items():
-            found[cache], new = tensors[cache].copy(), tensors[_NEW[name]]
+            found[cache], new = tensors[cache].astype(np.float64), tensors[_NEW[name]]
+            if name == "k":
+                new = rotated.turned(new, self._places_of(new, arguments), arguments)
             self.append(found[cache], new, self.after(arguments, new.shape[1]))
         return found
 
-    def told(self, name: str, now: np.ndarray, must: np.ndarray, handed: Handed) -> str:
+    def allowed(
+        self, tensors: Mapping[str, np.ndarray], arguments: Mapping[str, Any], contract: ResolvedContract, dtype: str
+    ) -> dict[str, np.ndarray]:
+        if rotated.ARGUMENTS[0] not in arguments:
+            return {}
+        new, cache = tensors[_NEW["k"]], _CACHES["k"]
+        error = rotated.allowed(new, self._places_of(new, arguments), arguments, contract, dtype)
+        found = np.zeros(tensors[cache].shape)
+        self.append(found, error, self.after(arguments, new.shape[1]))
+        return {cache: found}
+
+    def _places_of(self, new: np.ndarray, arguments: Mapping[str, Any]) -> np.ndarray:
+        """Return the positions [B, S, 1] of new keys [B, S, H, D]."""
+        return self.positions("k", arguments, new.shape[1])[:, :, None]
+
+    def told(self, name: str, wrong: np.ndarray, now: np.ndarray, must: np.ndarray, handed: Handed) -> str:
         if now.shape != must.shape:
-            return super().told(name, now, must, handed)
-        *place, head, column = at = tuple(int(i) for i in np.argwhere(~bits.identical(now, must))[0])
+            return super().told(name, wrong, now, must, handed)
+        *place, head, column = at = tuple(int(i) for i in np.argwhere(wrong)[0])
         buffer, count = self.keys.lies(self.keys.axes, now.shape), handed.tensors["k_new"].shape[1]
-        of = self.keys.slots(buffer, after := self.after(handed.further, count)).of
+        of_keys = self.keys.slots(buffer, after := self.after(handed.further, count)).of
         slot = np.ravel_multi_index(place, buffer)
         is_new = slot in self.new_slots(buffer, after, count)
         where = ", ".join(f"{_PLACES[axis]} {i}" for axis, i in zip(self.keys.axes, place, strict=False))
-        found = np.argwhere(of == slot)
+        found = np.argwhere(of_keys == slot)
         whose = f"position {found[0][1]} of sequence {found[0][0]} ({where})" if len(found) else f"{where} of nobody"
-        what = "the new number" if is_new else "the number that was there"
+        new = (
+            "the new number, rotated," if rotated.ARGUMENTS[0] in handed.further and name == "k_cache" else _NEW_NUMBER
+        )
+        what = new if is_new else "the number that was there"
         return (
             f"the kernel left {now[at]:.9g} in {name} at {whose}, head {head}, column {column}, where {what} must be "
             f"after the call, {must[at]:.9g}"

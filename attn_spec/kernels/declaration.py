@@ -297,6 +297,15 @@ def _check_presentation(declared: Kernel) -> None:
             f"{declared.name}: a call in the presentation {declared.presentation} cannot pass a {declared.merge}, into "
             "which merge= writes other options; leave merge out"
         )
+    parameters = declared.parameters
+    takes_any = declared.builds or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    for option, arguments in shown.passes.items():
+        missing = [name for name in arguments if name not in parameters and not takes_any]
+        if option in declared.supports and missing:
+            raise KernelError(
+                f"{declared.name}: a call in the presentation {declared.presentation} passes {option} in "
+                f"{', '.join(arguments)}, and the function has no parameter {missing[0]}; add it, or leave {option} out"
+            )
     if "states" in shown.carries and declared.conventions.lse_base != "e":
         _check_base(declared)
     of_heads = sorted({"gqa", "query_projection"} & declared.supports)
@@ -320,7 +329,12 @@ def _check_base(declared: Kernel) -> None:
 
 def _check_contracts(declared: Kernel) -> None:
     """Raise :class:`KernelError` if a contract has no theorem for an option that the kernel declares."""
-    for contract in map(declared.contract_declared, declared.dtypes):
+    for dtype in declared.dtypes:
+        contract = declared.contract_declared(dtype)
+        try:
+            declared.contract_for(dtype)
+        except ContractError as error:
+            raise KernelError(f"{declared.name}: {error}") from error
         for silence in silences(contract):
             if silence.option in declared.supports:
                 raise KernelError(

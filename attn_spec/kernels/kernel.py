@@ -185,10 +185,13 @@ class Kernel:
         """Return the contract for inputs of ``dtype``, with a format for every stage.
 
         A framework that differentiates chooses the format of dP. It may also store weights that the contract calls
-        recomputed. A written backward pass keeps the format of scores.
+        recomputed. A written backward pass keeps the format of scores. What a presentation hands over for rotary
+        positions is rounded as the presentation says. Raises :class:`ContractError` if the contract excludes that.
         """
         written = self.backward_function is not None or self.of_class == "autograd"
         contract = self.contract_declared(dtype).at(dtype)
+        if "rotary" in self.supports and self.presentation in PRESENTATIONS:
+            contract = PRESENTATIONS[self.presentation].contract(contract, dtype)
         return (
             _of_backward_pass(contract, written=written)
             if "backward" in self.supports or not self.declared

@@ -236,6 +236,11 @@ def packed_call(q: Any, k: Any, v: Any, *, presentation: str, **words: Any) -> P
             f"a call in the presentation {presentation} cannot pass {unsaid[0]}, {row.refusal(unsaid[0])}; judge each "
             "sequence by a call of its own"
         )
+    if passed := sorted(name for name in options if name in row.passes):
+        raise CallError(
+            f"the cache of a call in the presentation {presentation} holds keys that are rotated already; leave "
+            f"{passed[0]} out, and give the queries rotated"
+        )
     unequal = np.flatnonzero(made.lengths["q"] != made.lengths["k"])
     for b in unequal[:1] if len(unequal) else range(min(made.batch, 1)):
         check_corners(options, others, int(made.lengths["q"][b]), int(made.lengths["k"][b]))

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from attn_spec.contract.contract import ResolvedContract
 from attn_spec.kernels import memory
 from attn_spec.kernels.layout import Layout
 from attn_spec.kernels.limits import Limits
@@ -37,7 +38,7 @@ class Handed:
 
     #: Arrays of q, k, v and the options in use, with the axes that the kernel sees.
     tensors: dict[str, np.ndarray]
-    #: Keyword arguments that the presentation adds: numbers, and int32 arrays of them.
+    #: Keyword arguments that the presentation adds: numbers, int32 arrays of them, and tables in the dtype of q.
     further: Mapping[str, int | np.ndarray]
 
 
@@ -72,6 +73,18 @@ class Presentation:
     def recognised_by(self) -> tuple[str, ...]:
         """Names of the arguments by which the signature of a callable shows that its calls are these."""
         return self.says_where
+
+    @property
+    def passes(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the arguments in which an option and its parameters travel if a problem uses it, by this option.
+
+        A kernel that supports such an option takes these arguments in place of the option.
+        """
+        return {}
+
+    def is_passed(self, option: str) -> bool:
+        """Return whether an option travels in arguments of the presentation, and not under a name of its own."""
+        return option in self.carries or (OPTIONS[option].of or option) in self.passes
 
     @property
     def appends(self) -> bool:
@@ -115,9 +128,27 @@ class Presentation:
         del tensors, arguments
         return {}
 
-    def told(self, name: str, now: np.ndarray, must: np.ndarray, handed: Handed) -> str:
-        """Return what is wrong with a tensor after a call, which must have the values ``must`` then."""
-        del now, must, handed
+    def allowed(
+        self, tensors: Mapping[str, np.ndarray], arguments: Mapping[str, Any], contract: ResolvedContract, dtype: str
+    ) -> dict[str, np.ndarray]:
+        """Return how far each number may be from what is :meth:`promised`, by tensor; those left out must be equal.
+
+        The tensors have ``dtype``, and the kernel declares ``contract`` for it.
+        """
+        del tensors, arguments, contract, dtype
+        return {}
+
+    def contract(self, contract: ResolvedContract, dtype: str) -> ResolvedContract:
+        """Return the contract of a kernel that takes rotary positions, for inputs of ``dtype``."""
+        del dtype
+        return contract
+
+    def told(self, name: str, wrong: np.ndarray, now: np.ndarray, must: np.ndarray, handed: Handed) -> str:
+        """Return what is wrong with a tensor after a call, which must have the values ``must`` then.
+
+        ``wrong`` says which of its values ``now`` are; all of them where the shape is another one.
+        """
+        del wrong, now, must, handed
         return f"the kernel changed its input {name} in place; it must leave its inputs alone"
 
     def together(self, arrays: Mapping[str, Any]) -> dict[str, Any]:

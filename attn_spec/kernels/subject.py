@@ -141,8 +141,8 @@ class Subject:
             options = self._options(part, handed)
             answer = self._answer(part, handed, tensors, options, self._call(part, tensors, options))
             answers.append(self._whole(problem, [answer]))
-            values = self.presentation.promised(handed.tensors, handed.further)
-            caches = {name: tensors[name] for name in values}
+            caches = {name: tensors[name] for name in self._promised(handed)[0]}
+            values = {name: self.framework.take(cache).astype(np.float64) for name, cache in caches.items()}
         return answers
 
     def recorded(self, problem: Problem) -> Answer:
@@ -353,7 +353,7 @@ class Subject:
         active = {}
         for name, row in OPTIONS.items():
             value, default = getattr(problem, name), getattr(self.conventions, name, row.off)
-            taken = (self.supports(name) or name == self.kernel.merge) and name not in self.presentation.carries
+            taken = (self.supports(name) or name == self.kernel.merge) and not self.presentation.is_passed(name)
             if not taken or value is None or (row.tensor is None and value == default):
                 continue
             if row.tensor is not None:
@@ -363,7 +363,7 @@ class Subject:
         spelled = {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
         off = self.kernel.passed_off(problem.options())
         further = {
-            keyword: self._integers(name, x) if isinstance(x, np.ndarray) else x
+            keyword: self._argument(name, x) if isinstance(x, np.ndarray) else x
             for name, x in handed.further.items()
             if (keyword := keyword_of(name, self.kernel.parameters)) is not None
         }
@@ -391,8 +391,13 @@ class Subject:
         """Return a new tensor of the kernel's framework."""
         return self.framework.give(values, dtype, self.device)
 
-    def _integers(self, name: str, values: np.ndarray) -> Any:
-        """Return a new tensor of the integers that say where sequences lie, in the dtype that the kernel declares."""
+    def _argument(self, name: str, values: np.ndarray) -> Any:
+        """Return a new tensor of an argument of the presentation.
+
+        Integers, which say where sequences lie, are in the dtype that the kernel declares, and tables in that of q.
+        """
+        if values.dtype.kind == "f":
+            return self._given(values, dtype_of(self.dtypes, "q"))
         dtype = self.kernel.index_dtypes.get(name, "int32")
         return self._given(values.astype(dtype), dtype)
 
@@ -406,17 +411,30 @@ class Subject:
         return returned.values(called, tensor, shape=shape, dtype=dtype, own=self.framework, device=self.device)
 
     def _check_inputs_untouched(self, handed: Handed, tensors: dict[str, Any], options: dict[str, Any]) -> None:
-        integers = {name: x for name, x in handed.further.items() if isinstance(x, np.ndarray)}
-        promised = self.presentation.promised(handed.tensors, handed.further)
-        for name, before in (handed.tensors | integers).items():
-            option = name in OPTIONS and name not in integers
+        arrays = {name: x for name, x in handed.further.items() if isinstance(x, np.ndarray)}
+        promised, allowed = self._promised(handed)
+        for name, before in (handed.tensors | arrays).items():
+            option = name in OPTIONS and name not in arrays
             given, keyword = (tensors, name) if name in tensors else (options, name)
             keyword = self.kernel.keyword(name) if option else keyword
-            keyword = keyword_of(name, self.kernel.parameters) if name in integers else keyword
+            keyword = keyword_of(name, self.kernel.parameters) if name in arrays else keyword
             if keyword not in given:
                 continue
             now = self.framework.take(given[keyword]).astype(np.float64)
             now = now[(None,) * (before.ndim - now.ndim)]  # a mask may have been passed with two axes
             must = promised.get(name, before).astype(np.float64)
-            if now.shape != must.shape or not bits.identical(now, must).all():
-                raise Misbehaviour(self.presentation.told(name, now, must, handed))
+            wrong = np.array(True) if now.shape != must.shape else ~within(now, must, allowed.get(name, 0.0))
+            if wrong.any():
+                raise Misbehaviour(self.presentation.told(name, wrong, now, must, handed))
+
+    def _promised(self, handed: Handed) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Return the values after a call of the tensors that it must change, and how far from these they may be."""
+        given, dtype = (handed.tensors, handed.further), dtype_of(self.dtypes, "k")
+        return self.presentation.promised(*given), self.presentation.allowed(*given, self.contract, dtype)
+
+
+def within(now: np.ndarray, must: np.ndarray, allowed: np.ndarray | float) -> np.ndarray:
+    """Return where values are, bit for bit, what they must be, or no farther from it than is ``allowed``."""
+    with np.errstate(invalid="ignore"):
+        near = (allowed == np.inf) | ((np.abs(now - must) <= allowed) & (np.asarray(allowed) > 0))
+    return bits.identical(now, must) | near

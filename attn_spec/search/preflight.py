@@ -268,6 +268,7 @@ def _not_understood(kernel: Kernel) -> dict[str, str]:
     shown = PRESENTATIONS[kernel.presentation]
     spellings = {spelling for row in (*told, *ABILITIES.values()) for spelling in row.spellings}
     spellings |= {"enable_gqa", *(word for name in shown.says_where for word in spelled(name))}
+    spellings |= {name for names in shown.passes.values() for name in names}
     spellings |= set(kernel.destinations.values())
     parameters = list(kernel.parameters.values())[len(shown.tensors) :]
     named = [

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from attn_spec import kernel
+from attn_spec.contract.presets import PRESETS
 from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.evidence import script
@@ -34,17 +35,20 @@ RECIPE = Recipe(
 )  # fmt: skip
 PROPERTIES = load_all()
 FRAME = "appending.new_keys_are_in_the_cache_and_nothing_else_changes"
-ASKED = (FRAME, "appending.chunks_of_any_sizes_give_what_one_chunk_does")
+ROTATED = "appending.new_keys_are_rotated_once_on_their_way_to_the_cache"
+ASKED = (FRAME, ROTATED, "appending.chunks_of_any_sizes_give_what_one_chunk_does")
 
 #: A kernel of NumPy for each presentation, in a file of its own; if WRONG, it writes each value over its key.
 KERNEL = """
 import numpy as np
 from attn_spec import kernel
+from attn_spec.contract.presets import PRESETS
 
 WRONG = False
 
 def declared(name):
-    return kernel(framework="numpy", dtypes=("float32",), contract="eager", supports=("causal", "gqa", "cross"),
+    return kernel(framework="numpy", dtypes=("float32",), contract="eager",
+                  supports=("causal", "gqa", "cross", "rotary", "rotary_dim"),
                   conventions={"causal_alignment": "bottom_right", "unused": "unread"}, presentation=name, name=name)
 
 def attend(q, k, v, causal):
@@ -55,8 +59,20 @@ def attend(q, k, v, causal):
     p = np.exp(s - s.max(-1, keepdims=True))
     return np.einsum("hij,jhd->ihd", p / p.sum(-1, keepdims=True), v)
 
-def appended(q, caches, new, at, read, causal):
-    out = np.empty_like(q)
+def turned(x, before, rotary_cos=None, rotary_sin=None, rotary_interleaved=False):
+    if rotary_cos is None:
+        return x
+    y, half = x.copy(), rotary_cos.shape[1]
+    one, other = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if rotary_interleaved else (
+        slice(0, half), slice(half, 2 * half))
+    for b, first in enumerate(before):
+        cos, sin = (table[first : first + x.shape[1], None] for table in (rotary_cos, rotary_sin))
+        y[b, ..., one] = x[b, ..., one] * cos - x[b, ..., other] * sin
+        y[b, ..., other] = x[b, ..., other] * cos + x[b, ..., one] * sin
+    return y
+
+def appended(q, caches, new, at, read, causal, before, tables):
+    out, q, new = np.empty_like(q), turned(q, before, **tables), (turned(new[0], before, **tables), new[1])
     for b in range(len(q)):
         for cache, x in zip(caches, new):
             cache[at(b)] = new[1][b] if WRONG else x[b]
@@ -65,25 +81,25 @@ def appended(q, caches, new, at, read, causal):
     return out
 
 @declared("append")
-def append(q, k_cache, v_cache, k, v, *, cache_seqlens, causal=False):
+def append(q, k_cache, v_cache, k, v, *, cache_seqlens, causal=False, **tables):
     new, n = cache_seqlens, q.shape[1]
     return appended(q, (k_cache, v_cache), (k, v), lambda b: (b, slice(new[b], new[b] + n)),
-                    lambda b: (b, slice(0, new[b] + n)), causal)
+                    lambda b: (b, slice(0, new[b] + n)), causal, new, tables)
 
 @declared("append_indexed")
-def append_indexed(q, k_cache, v_cache, k, v, *, cache_seqlens, cache_batch_idx, causal=False):
+def append_indexed(q, k_cache, v_cache, k, v, *, cache_seqlens, cache_batch_idx, causal=False, **tables):
     new, n, row = cache_seqlens, q.shape[1], cache_batch_idx
     return appended(q, (k_cache, v_cache), (k, v), lambda b: (row[b], slice(new[b], new[b] + n)),
-                    lambda b: (row[b], slice(0, new[b] + n)), causal)
+                    lambda b: (row[b], slice(0, new[b] + n)), causal, new, tables)
 
 @declared("append_paged")
-def append_paged(q, key_cache, value_cache, k, v, *, page_table, kv_lens, causal=False):
+def append_paged(q, key_cache, value_cache, k, v, *, page_table, kv_lens, causal=False, **tables):
     size, n = key_cache.shape[1], q.shape[1]
     def places(b, first):
         j = np.arange(first, kv_lens[b] + n)
         return page_table[b, j // size], j % size
     return appended(q, (key_cache, value_cache), (k, v), lambda b: places(b, kv_lens[b]), lambda b: places(b, 0),
-                    causal)
+                    causal, kv_lens, tables)
 """
 
 
@@ -101,7 +117,7 @@ def file(folder):
 
 
 def emulated(name, **declared):
-    able = ("causal", "causal_alignment", "gqa", "cross", "dv", "lse", "leftpad_k")
+    able = ("causal", "causal_alignment", "gqa", "cross", "dv", "lse", "leftpad_k", "rotary", "rotary_dim")
     supports = [each for each in able if PRESENTATIONS[name].can_say(each)]
     declared = {"presentation": name, "supports": supports, "conventions": {"unused": "unread"}, **declared}
     return emulate("k", PRECISE, **declared)
@@ -138,6 +154,87 @@ def test_a_call_is_given_the_keys_before_the_new_ones_and_must_append_these(name
             assert (read[b, :, :e] == x[b, :, :e]).all()
 
 
+def test_a_cache_of_rotated_keys_is_handed_over_and_the_new_keys_are_not_rotated(name):
+    problem, shown = replace(RECIPE, rotary="interleaved", rotary_dim=4).problem(), PRESENTATIONS[name]
+    handed = shown.handed(problem)
+    before, where = handed.tensors, handed.further
+    must = shown.promised(before, where)
+    after = shown.after(where, 2)
+    read = shown.read("k", must["k_cache"], **after, k=must["k_cache"])
+
+    assert where["rotary_cos"].shape == where["rotary_sin"].shape == (7 + 3, 2)
+    for b, end in enumerate(problem.end_keys):
+        new = problem.k[b, :, end - 2 : end].swapaxes(0, 1)
+        assert (before["k_new"][b] == new).all()
+        angle = np.arange(end)[:, None] * 10000.0 ** (-np.arange(0, 4, 2) / 4)
+        pair = problem.k[b, :, :end, 0:4:2] + 1j * problem.k[b, :, :end, 1:4:2]
+        turned = pair * np.exp(1j * angle)
+        assert read[b, :, :end, 0:4:2] == pytest.approx(turned.real, abs=1e-6)
+        assert read[b, :, :end, 1:4:2] == pytest.approx(turned.imag, abs=1e-6)
+        assert (read[b, :, :end, 4:] == problem.k[b, :, :end, 4:]).all()
+    assert (must["v_cache"] == shown.promised(before, shown.handed(RECIPE.problem()).further)["v_cache"]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_new_keys_are_as_near_to_the_rotated_ones_as_roundings_leave_them(dtype):
+    """Products and sums that are each rounded to the dtype of the cache are within, and other positions are not."""
+    problem = replace(RECIPE, batch=16, head_dim=64, rotary="half", seqused_k=None, dtypes=dtype).problem()
+    shown = APPENDING["append"]
+    handed = shown.handed(problem)
+    contract = shown.contract(PRESETS["eager" if dtype != "float64" else "fp64"].at(dtype), dtype)
+    must = shown.promised(handed.tensors, handed.further)["k_cache"][:, 5:7]
+    allowed = shown.allowed(handed.tensors, handed.further, contract, dtype)["k_cache"]
+    x, cos, sin = handed.tensors["k_new"], *(handed.further[name][5:7, None] for name in ("rotary_cos", "rotary_sin"))
+
+    def rounded(y):
+        return bits.nearest(y, dtype)
+
+    a, b = x[..., :32], x[..., 32:]
+    one, other = (rounded(rounded(a * cos) - rounded(b * sin)), rounded(rounded(b * cos) + rounded(a * sin)))
+    ratio = np.abs(np.concatenate([one, other], axis=-1) - must) / allowed[:, 5:7]
+    late = np.concatenate([a * cos[::-1] - b * sin[::-1], b * cos[::-1] + a * sin[::-1]], axis=-1)
+    assert ratio.max() <= 1
+    assert ratio.max() > 0.3 or dtype == "float64"  # of which the promise itself has these roundings
+    assert (np.abs(late - must) > allowed[:, 5:7])[..., :4].mean() > 0.9
+    assert not allowed[:, :5].any()
+    assert not allowed[:, 7:].any()
+
+
+def test_new_keys_of_which_no_bound_is_known_may_be_anything():
+    problem = replace(RECIPE, rotary="half", dtypes="float16").problem()
+    k = problem.k.copy()
+    k[0, 0, problem.end_keys[0] - 1] = [6e4, 1, np.inf, 6e4, 1, 1]
+    handed = (shown := APPENDING["append"]).handed(problem.replace(k=k))
+    contract = shown.contract(PRESETS["eager"].at("float16"), "float16")
+    allowed = shown.allowed(handed.tensors, handed.further, contract, "float16")["k_cache"]
+
+    found = allowed[0, problem.end_keys[0] - 1, 0]
+    assert (found == np.inf).tolist() == [True, False, True, True, False, True]
+
+
+def test_tables_and_keys_of_a_cache_are_rounded_whatever_a_kernel_declares(name):
+    made = emulated(name, dtypes=("float16", "bfloat16"), contract="fused")
+
+    for dtype in made.dtypes:
+        contract = made.contract_for(dtype)
+        assert (contract.rotary_tables, contract.operands) == (dtype, dtype)
+    assert made.contract_for("float32").softmax == PRESETS["fused"].at("float32").softmax
+    plain = emulated(name, dtypes=("float16",), contract="fused", supports=("cross",))
+    assert plain.contract_for("float16") == PRESETS["fused"].at("float16")
+    with pytest.raises(
+        KernelError, match=r"operands='bfloat16' cannot be kept .* in float16; declare operands='input'"
+    ):
+        emulated(name, dtypes=("float16",), contract=replace(PRESETS["fused"], operands="bfloat16"))
+
+
+def test_a_kernel_of_rotary_positions_takes_their_tables(name):
+    with pytest.raises(KernelError, match="passes rotary in rotary_cos, rotary_sin, rotary_interleaved, and the func"):
+
+        @kernel(framework="torch", dtypes=("float32",), supports=("cross", "rotary"), presentation=name)
+        def attention(q, k_cache, v_cache, k, v, *, cache_seqlens, rotary="half"):
+            """A function without tables."""
+
+
 def test_an_answer_is_that_of_a_rectangle_with_lengths(name):
     able = ("causal", "gqa", "cross", "dv", "lse", "seqused_k")
     for pads in ({}, {"leftpad_k": "ragged@B111"}) if PRESENTATIONS[name].can_say("leftpad_k") else ({},):
@@ -162,6 +259,13 @@ def test_a_failure_names_the_slot(change, says):
 
     with pytest.raises(Misbehaviour, match=says):
         leaving("append", change)(problem)
+
+
+def test_a_failure_says_that_a_new_key_must_be_rotated():
+    with pytest.raises(Misbehaviour, match="where the new number, rotated, must be after"):
+        leaving("append", lambda k, v: k[2, 6].mul_(1.00001))(
+            replace(RECIPE, seqused_k="full@B111", rotary="half").problem()
+        )
 
 
 def test_a_failure_names_the_page():
@@ -225,7 +329,7 @@ def test_plain_kernels_hold(name, asked):
 
 
 def test_a_kernel_in_a_process_of_its_own_appends_to_its_own_caches(name, file):
-    problem = replace(RECIPE, value_dim=6).problem()
+    problem = replace(RECIPE, value_dim=6, rotary="half").problem()
     here, there = (Subject(made(f"mine.py:{name}"), "float32") for made in (resolve, foreign.isolated))
 
     assert bits.identical(there(problem)["output"], here(problem)["output"]).all()
@@ -234,15 +338,16 @@ def test_a_kernel_in_a_process_of_its_own_appends_to_its_own_caches(name, file):
     of_steps = [replace(each, choices={"shapes": (1,)}).in_turn(steps) for each in (there, here)]
     assert all(bits.identical(one["output"], other["output"]).all() for one, other in zip(*of_steps, strict=True))
     file.write_text(KERNEL.replace("WRONG = False", "WRONG = True"))
-    with pytest.raises(Misbehaviour, match="where the new number must be"):
+    with pytest.raises(Misbehaviour, match="where the new number, rotated, must be"):
         Subject(foreign.isolated(f"mine.py:{name}"), "float32")(problem)
 
 
-def test_a_script_fails_until_new_keys_are_written(file, capsys):
+@pytest.mark.parametrize("asked", [FRAME, ROTATED])
+def test_a_script_fails_until_new_keys_are_written(asked, file, capsys):
     file.write_text(KERNEL.replace("WRONG = False", "WRONG = True"))
     subject = Subject(resolve("mine.py:append_paged"), "float32")
-    _, case = search(PROPERTIES[FRAME], subject, PROFILES["smoke"], 0)
-    written = script.write(case, PROPERTIES[FRAME], subject, file.with_name("script.py"))
+    _, case = search(PROPERTIES[asked], subject, PROFILES["smoke"], 0)
+    written = script.write(case, PROPERTIES[asked], subject, file.with_name("script.py"))
 
     for text, code in (("other than it must", 1), ("no longer fails here", 0)):
         with pytest.raises(SystemExit) as left:

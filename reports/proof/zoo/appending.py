@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.kernels import rotated
 from attn_spec.kernels.append import Append
+from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.kernels.places import integers
 
 from .packed import packed_mutant
@@ -15,6 +17,9 @@ from .packed import packed_mutant
 FRAME = "appending.new_keys_are_in_the_cache_and_nothing_else_changes"
 STEPS = "appending.steps_of_one_token_give_what_one_call_does"
 CHUNKS = "appending.chunks_of_any_sizes_give_what_one_chunk_does"
+ROTATED = "appending.new_keys_are_rotated_once_on_their_way_to_the_cache"
+#: Options of a call that rotates its queries and new keys.
+ROTARY = ("rotary", "rotary_base", "rotary_dim")
 
 #: Queries and caches of a call, and its options.
 Begun = tuple[tuple[Any, ...], dict[str, Any]]
@@ -114,3 +119,55 @@ class VNotAppended(Append):
         found, after = super().begun(tensors, options)
         tensors[2][...] = values
         return found, after
+
+
+@packed_mutant(
+    source="vllm-project/vllm#26042, fla-org/flash-linear-attention#967",
+    named_by=ROTATED,
+    presentation="append",
+    takes=ROTARY,
+)
+class RotaryAtZero(Append):
+    """Positions of queries and new keys count from the first one of each call."""
+
+    def positions(self, side: str, arguments: Mapping[str, Any], count: int) -> np.ndarray:
+        return super().positions(side, arguments, count) * 0 + np.arange(count)
+
+
+@packed_mutant(
+    source="made up: rotary_interleaved, which is True in flash-attention unless it is given",
+    named_by=ROTATED,
+    presentation="append_paged",
+    takes=ROTARY,
+)
+class RotaryInterleavedSwapped(Append):
+    """Columns are paired in the other layout."""
+
+    def rotate(self, side: str, x: Any, arguments: Mapping[str, Any]) -> Any:
+        swapped = {"rotary_interleaved": not arguments.get("rotary_interleaved")}
+        return super().rotate(side, x, {**arguments, **swapped})
+
+
+@packed_mutant(source="made up: a cache that is taken for one of keys before rotation", named_by=ROTATED,
+               presentation="append", takes=ROTARY)  # fmt: skip
+class CachedKeysRotatedAgain(Append):
+    """Queries attend to keys of the cache that were rotated a second time."""
+
+    def begun(self, tensors: Sequence[Any], options: Mapping[str, Any]) -> Begun:
+        (q, k, v), after = super().begun(tensors, options)
+        places = np.arange(k.shape[1])[:, None]
+        again = rotated.turned(values_of(k), places, options)
+        old = places[:, 0] < integers(options["seqused_k"])[:, None]
+        return (q, np.where(old[:, :, None, None], again, values_of(k)), v), after
+
+
+@packed_mutant(source="made up: the rotated key is used, and the other one is kept", named_by=ROTATED,
+               presentation="append", takes=ROTARY)  # fmt: skip
+class NewKeysWrittenUnrotated(Append):
+    """Queries attend to rotated new keys, but the cache gets the new keys as they are."""
+
+    def begun(self, tensors: Sequence[Any], options: Mapping[str, Any]) -> Begun:
+        (q, k, v), after = super().begun(tensors, options)
+        attended, new = k.clone(), tensors[3]
+        super().append(k, new, after)
+        return (q, attended, v), after

@@ -32,9 +32,12 @@ TAKES = ("scale", "causal", "causal_alignment", "window", "alibi_slopes", "gqa",
 
 
 def packed_mutant(
-    *, source: str, named_by: str, presentation: str = "THD", of: str = "k"
+    *, source: str, named_by: str, presentation: str = "THD", of: str = "k", takes: tuple[str, ...] = ()
 ) -> Callable[[type[Wrong]], type[Wrong]]:
-    """Register how a sound kernel reads its calls, other than they are: the places of one side, or the whole call."""
+    """Register how a sound kernel reads its calls, other than they are: the places of one side, or the whole call.
+
+    The kernel declares the options ``takes`` beside ``TAKES``.
+    """
 
     def register(wrong: type[Wrong]) -> type[Wrong]:
         def build(name: str, dtype: str) -> Kernel:
@@ -46,7 +49,7 @@ def packed_mutant(
             declared = {
                 "dtypes": (dtype,),
                 "contract": "fused",
-                "supports": [each for each in TAKES if own.can_say(each)],
+                "supports": [each for each in (*TAKES, *takes) if own.can_say(each)],
                 "conventions": {"unused": "unread"},
                 "presentation": presentation,
             }

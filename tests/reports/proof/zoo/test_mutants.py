@@ -33,7 +33,10 @@ GRADIENTS = "gradients.the_cotangent_of_the_log_sum_exp_is_honored"
 PAGED = emulate("paged", PRECISE, presentation="paged", supports=("causal", "gqa", "cross", "dv", "lse"))
 #: A sound kernel of calls that append, for properties of these.
 APPENDING = emulate(
-    "appending", PRECISE, presentation="append_paged", supports=("causal", "causal_alignment", "gqa", "cross", "lse")
+    "appending",
+    PRECISE,
+    presentation="append_paged",
+    supports=("causal", "causal_alignment", "gqa", "cross", "lse", "rotary"),
 )
 #: One that a user asks for.
 SHAPE = AskedShape.parse("B=2,Hq=4,Hkv=2,Sq=37,Sk=40,D=8")
