@@ -4,6 +4,8 @@
 
     python -m attn_spec.reports.proof.validation.false_alarms --examples 2000 --family layers --family accuracy --layers
 
+    python -m attn_spec.reports.proof.validation.false_alarms --examples 2000 --presentation append
+
 An example is one problem that one property checked on one kernel (``random_kernels`` draws them). Exit status 0:
 nothing was refuted. Exit status 1: a refutation, which means that a bound or a property is wrong, or that the emulation
 does not do what it declares. Each is printed with all that repeats it.
@@ -19,8 +21,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from attn_spec.contract.presets import describe
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Property, load_all
@@ -49,6 +53,7 @@ class FalseAlarm:
     seed: int
     property: str
     dtype: str
+    presentation: str
     #: The contract declared, the order executed.
     contract: str
     order: str
@@ -57,7 +62,8 @@ class FalseAlarm:
     problem: str
 
     def __str__(self) -> str:
-        lines = (self.property, f"random_kernel({self.seed}), {self.dtype}", self.contract, self.order)
+        kernel = f"random_kernel({self.seed}), {self.dtype}, {self.presentation}"
+        lines = (self.property, kernel, self.contract, self.order)
         return "\n  ".join(("FALSE ALARM", *lines, self.message, self.problem))
 
 
@@ -91,14 +97,18 @@ def run(
     *,
     families: tuple[str, ...] = (),
     layers: bool = False,
+    presentation: str | None = None,
 ) -> Alarms:
     """Examine random kernels until ``examples`` problems were checked; call ``watch`` with the total after each kernel.
 
-    The result depends on ``examples``, ``seed``, the ``families`` of properties (none: all) and on whether ``layers``
-    are all that is examined. It does not depend on ``jobs`` and ``scheduler``, which only distribute the work.
+    The result depends on ``examples``, ``seed``, the ``families`` of properties (none: all), on whether ``layers`` are
+    all that is examined, and on the ``presentation`` of the kernels (None: any). It does not depend on ``jobs`` and
+    ``scheduler``, which only distribute the work.
     """
     start, total = time.monotonic(), Alarms()
-    with closing(sweep(_tasks(seed, families, layers=layers), jobs=jobs, scheduler=scheduler, ahead=AHEAD)) as every:
+    with closing(
+        sweep(_tasks(seed, families, presentation, layers=layers), jobs=jobs, scheduler=scheduler, ahead=AHEAD)
+    ) as every:
         for found in every:
             total.add(found)
             total.seconds = time.monotonic() - start
@@ -108,19 +118,21 @@ def run(
     return total
 
 
-def _tasks(seed: int, families: tuple[str, ...], *, layers: bool) -> Iterator[Task]:
+def _tasks(seed: int, families: tuple[str, ...], presentation: str | None, *, layers: bool) -> Iterator[Task]:
     """Yield the kernels of a run, in the order of their seeds: kernels of different runs differ."""
     for own in itertools.count(seed * 10**6):
-        if not layers or "query_projection" in random_kernel(own).kernel.supports:
-            yield Task.of(f"random kernel {own}", examine_seed, own, families, layers)
+        if not layers or "query_projection" in random_kernel(own, presentation).kernel.supports:
+            yield Task.of(f"random kernel {own}", examine_seed, own, families, layers, presentation)
 
 
-def examine_seed(seed: int, families: tuple[str, ...] = (), layers: bool = False) -> Alarms:
+def examine_seed(
+    seed: int, families: tuple[str, ...] = (), layers: bool = False, presentation: str | None = None
+) -> Alarms:
     """Call :func:`examine` for a seed, which processes can send to one another, as they cannot a kernel.
 
     Of ``layers`` alone the kernel is given nothing else.
     """
-    drawn = random_kernel(seed)
+    drawn = random_kernel(seed, presentation)
     if layers:
         limits = drawn.kernel.limits
         limits = replace(limits, always=(*limits.always, *PROJECTIONS))
@@ -157,6 +169,7 @@ def _alarm(drawn: RandomKernel, property_id: str, message: str, problem: str) ->
         seed=drawn.seed,
         property=property_id,
         dtype=drawn.dtype,
+        presentation=drawn.kernel.presentation,
         contract=describe(drawn.declares),
         order=repr(drawn.order),
         message=message,
@@ -180,6 +193,9 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="NAME",
         help=f"properties of this family only, which may be given several times: {', '.join(families)}",
     )
+    parser.add_argument(
+        "--presentation", choices=sorted(PRESENTATIONS), metavar="NAME", help="only kernels that are called in it"
+    )
     parser.add_argument("--layers", action="store_true", help="only kernels that take layers, and only layers")
     add_options(parser)
     chosen = parser.parse_args(arguments)
@@ -193,7 +209,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{total.examples:7} examples, {total.kernels:4} kernels, {total.seconds:5.0f} s", flush=True)
 
     with refusals(parser):
-        which = {"families": tuple(chosen.family), "layers": chosen.layers}
+        which: dict[str, Any] = {"families": tuple(chosen.family), "layers": chosen.layers}
+        which["presentation"] = chosen.presentation
         total = run(chosen.examples, chosen.seed, watch, chosen.jobs, chosen.scheduler, **which)
     print(summary(total))
     return int(bool(total.refuted))

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.bounds.backward.weight_gradient_bounds import divides_cotangent
-from attn_spec.contract.contract import Contract, ResolvedContract
+from attn_spec.contract.contract import Contract, ContractError, ResolvedContract
 from attn_spec.contract.presets import UNDECLARED
 from attn_spec.contract.products import number_of_products
 from attn_spec.emulation.arithmetic import Order
@@ -94,10 +94,11 @@ class RandomKernel:
     kernel: Kernel = field(repr=False)
 
 
-def random_kernel(seed: int, **worse: Any) -> RandomKernel:
+def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> RandomKernel:
     """Return the sound kernel of a seed, at one dtype; ``worse`` are fields it executes, undeclared.
 
-    With those it is no longer sound: all else that it executes and declares stays as it was.
+    With those it is no longer sound: all else that it executes and declares stays as it was. A ``presentation`` is in
+    place of the one that is drawn, of a kernel with a softmax.
     """
     rng = np.random.default_rng(seed)
     dtype = one_of(rng, _DTYPES)
@@ -125,7 +126,7 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     order = replace(order, results_stored=bool(for_matrix.random() < 0.3), sink=sinks.tile)
     context = drawn_long_context(np.random.default_rng([seed, 12]))
     given: dict[str, Any] = {"dtypes": (dtype,), "contract": declares}
-    if (apart := np.random.default_rng([seed, 5])).random() < 0.08:
+    if (apart := np.random.default_rng([seed, 5])).random() < 0.08 and presentation is None:
         executes, declares = (_with(contract, **NO_SOFTMAX) for contract in (executes, declares))
         given |= {"contract": declares, "slowness": 2 * _slowness(executes, order)}
         kernel = linear_kernel(apart, f"random_{seed}", executes, order, beside=context, **given)
@@ -136,7 +137,8 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
         lengths, unused = drawn_lengths(np.random.default_rng([seed, 9]))
         agreed = {**unused, "sink_in_lse": sinks.sink_in_lse or not sinks.options}
         given |= {"beside": (*beside, *lengths), "option_dtypes": own, "agreed": agreed}
-        kernel = _kernel(rng, f"random_{seed}", executes, order, apart=np.random.default_rng([seed, 10]), **given)
+        placed = np.random.default_rng([seed, 10])
+        kernel = _kernel(rng, f"random_{seed}", executes, order, apart=placed, presentation=presentation, **given)
     return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
 
 
@@ -149,15 +151,17 @@ def _kernel(
     beside: Sequence[str],
     agreed: Mapping[str, Any],
     apart: np.random.Generator,
+    presentation: str | None,
     **declared: Any,
 ) -> Kernel:
     """Make a kernel of that arithmetic, with drawn conventions and options, and the options of ``beside``.
 
     ``agreed`` are its conventions on sinks, and on what lies behind the lengths of sequences. Whether sequences are
-    packed is drawn ``apart``.
+    packed is drawn ``apart``, unless a ``presentation`` is given.
     """
     conventions = replace(_conventions(rng), **agreed)
-    presentation = _presentation(rng, apart)
+    drawn = _presentation(rng, apart)
+    presentation = presentation or drawn
     shown = PRESENTATIONS[presentation]
     if "states" in shown.carries:
         conventions = replace(conventions, lse_base="e")
@@ -167,6 +171,7 @@ def _kernel(
     supports = [name for name in chosen if rng.random() < 0.85 and not (one_head and name == "gqa")]
     supports += [name for name, of in owned.items() if of in supports and shown.calls_once]
     supports = [name for name in supports if shown.can_say(name)]
+    beside = beside if _stores_rotated(shown, declared) else [name for name in beside if "rotary" not in name]
     said = (name for name in beside if shown.can_say(name) and not (one_head and name in of_all_heads))
     declared |= {
         "supports": without_orphans((*supports, *said)),
@@ -184,6 +189,16 @@ def _kernel(
         return emulate(name, executes, order, **declared)
     gradients = varied(drawn_gradients(executes), conventions)
     return emulate_both(name, executes, order, gradients=gradients, **declared)
+
+
+def _stores_rotated(shown: Presentation, declared: Mapping[str, Any]) -> bool:
+    """Return whether a kernel may have rotary positions under its contract, whatever a call stores of them."""
+    (dtype,) = declared["dtypes"]
+    try:
+        shown.contract(declared["contract"].at(dtype), dtype)
+    except ContractError:
+        return False
+    return True
 
 
 def _head_dims(rng: np.random.Generator, shown: Presentation) -> tuple[int | tuple[int, int], ...] | None:
@@ -208,12 +223,11 @@ def with_sinks(steps: type[TiledAttention], order: Order, beside: Sequence[str])
 def _presentation(rng: np.random.Generator, apart: np.random.Generator) -> str:
     """Draw a presentation: half of the time BSHD, and one time in ten one that packs sequences, drawn ``apart``.
 
-    Of the others some are merges of states, drawn ``apart`` too. Calls that append are not drawn.
+    Of the others some are merges of states, drawn ``apart`` too.
     """
-    able = {name: row for name, row in PRESENTATIONS.items() if not row.appends}
-    merges = [name for name, row in able.items() if "states" in row.carries]
-    packs = [name for name, row in able.items() if row.carries and name not in merges]
-    others = tuple(name for name in able if name not in (*packs, *merges))
+    merges = [name for name, row in PRESENTATIONS.items() if "states" in row.carries]
+    packs = [name for name, row in PRESENTATIONS.items() if row.carries and name not in merges]
+    others = tuple(name for name in PRESENTATIONS if name not in (*packs, *merges))
     chosen = one_of(rng, ("BHSD",) * 2 + ("BSHD",) * 4 + others)
     if apart.random() < 0.1:
         return one_of(apart, packs)

@@ -95,7 +95,7 @@ def sample(families):
 
 def test_random_sound_kernels_are_accused_of_nothing():
     """A sample: about 20 kernels, each with another few of the properties, which together are of every family."""
-    # Few random kernels declare dropout by chance, and none appends; asked shapes are none of a search without shapes.
+    # Few random kernels declare dropout by chance, or append; asked shapes are none of a search without shapes.
     left_out = {"asked_shapes", "dropout_by_chance", "appending"}
     families = {property_.id.partition(".")[0] for property_ in theorems()} - left_out
     total, seeds = Alarms(), sample(families)
@@ -109,6 +109,15 @@ def test_random_sound_kernels_are_accused_of_nothing():
     assert sum(total.by_family.values()) == sum(total.by_dtype.values()) == total.examples
     assert families <= set(total.by_family)
     assert set(total.by_dtype) == {"float64", "float32", "float16", "bfloat16"}
+
+
+@pytest.mark.parametrize("name", [name for name, row in PRESENTATIONS.items() if row.appends])
+def test_random_sound_kernels_that_append_are_accused_of_nothing(name):
+    total = run(20, 3, families=("appending",), presentation=name)
+
+    assert total.refuted == [], summary(total)
+    assert total.by_family == {"appending": total.examples}
+    assert total.examples >= 20
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -130,10 +139,7 @@ def test_kernels_are_drawn_by_their_seed_and_differ():
 
 
 def test_every_field_convention_and_ability_is_drawn():
-    """Random kernels declare or execute whatever a contract can say; a third and more of them are BSHD.
-
-    No random kernel appends to its caches.
-    """
+    """Random kernels declare or execute whatever a contract can say; a third and more of them are BSHD."""
     drawn = [random_kernel(seed) for seed in range(1000)]
     every = [c for one in drawn for c in (one.executes, one.declares, *one.declares.alternatives)]
 
@@ -145,14 +151,24 @@ def test_every_field_convention_and_ability_is_drawn():
     for name in CONVENTIONS:
         assert len({getattr(one.kernel.conventions, name) for one in drawn}) > 1, name
     assert set.union(*({*one.kernel.supports} for one in drawn)) == set(DECLARABLE)
-    assert {one.kernel.presentation for one in drawn} == {n for n, row in PRESENTATIONS.items() if not row.appends}
+    assert {one.kernel.presentation for one in drawn} == set(PRESENTATIONS)
     for name in ("head_dims", "multiples", "exclusive"):
         assert len({repr(getattr(one.kernel.limits, name)) for one in drawn}) > 1, name
     assert 330 < sum(one.kernel.presentation == "BSHD" for one in drawn) < 500
 
 
+@pytest.mark.parametrize("name", ["append", "states_pair"])
+def test_a_kernel_in_a_presentation_differs_from_that_of_its_seed_in_how_it_is_called(name):
+    for seed in range(12):
+        drawn, other = random_kernel(seed, name), random_kernel(seed)
+        assert drawn.kernel.presentation == name
+        assert drawn.executes.softmax == other.executes.softmax
+        drawn.kernel.contract_for(drawn.dtype)
+
+
 def test_a_refutation_is_printed_with_all_it_takes_to_repeat_it(uniform, monkeypatch, capsys):
-    monkeypatch.setattr(false_alarms, "random_kernel", lambda _: random_kernel(uniform.seed, row_sum="tf32"))
+    worse = random_kernel(uniform.seed, row_sum="tf32")
+    monkeypatch.setattr(false_alarms, "random_kernel", lambda *_: worse)
     monkeypatch.setattr(false_alarms, "theorems", lambda: [PROPERTIES[OUTPUT], PROPERTIES[LSE]])
 
     status = main(["--examples", "1"])
@@ -162,7 +178,7 @@ def test_a_refutation_is_printed_with_all_it_takes_to_repeat_it(uniform, monkeyp
     for text in (
         "FALSE ALARM",
         "accuracy.",
-        f"random_kernel({uniform.seed}), float32",
+        f"random_kernel({uniform.seed}), float32, {uniform.kernel.presentation}",
         "Order(kv_tile=",
         "Recipe(",
         "1 random",
