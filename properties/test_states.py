@@ -12,7 +12,7 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import all_but
-from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, judged
+from attn_spec.search.assertions import assert_kept, assert_within_bound, judged
 from attn_spec.search.drawing.cotangents import randomness
 from attn_spec.search.drawing.strategies import problems
 from attn_spec.search.property import Refutation, attention_property, observe
@@ -51,20 +51,17 @@ def with_empty_states(subject: Subject) -> SearchStrategy[Problem]:
 def test_an_empty_state_takes_no_part(subject: Subject, problem: Problem) -> None:
     """The answer is that of the states with keys, and other numbers in the outputs of empty states change no bit of it.
 
-    Where NaN in an empty state is promised to be kept out (masked_nonfinite="excluded"), NaN is one of these numbers,
-    for a kernel whose bits are compared.
+    Where NaN in an empty state is promised to be kept out (masked_nonfinite="excluded"), NaN is one of these numbers. A
+    token without any state has what the convention on empty rows says, which may be the mean of all outputs.
     """
     before = subject(problem)
     assert_within_bound(subject, problem, before)
     empty = ~problem.visible[:, :, 0, :, None]
-    excluded = subject.conventions.masked_nonfinite == "excluded" and compares_bits(subject)
-    numbers = [1.0, np.nan] if excluded else [1.0]
-    for number in numbers:
+    rows = None if subject.conventions.empty_rows_are_constant else ~problem.empty_rows
+    for number in (1.0, np.nan) if subject.conventions.masked_nonfinite == "excluded" else (1.0,):
         other = problem.replace(v=np.where(empty, number, problem.v))
-        if compares_bits(subject):
-            assert_unchanged(before, subject(other), f"after outputs of empty states became {number}")
-        else:
-            assert_within_bound(subject, problem, subject(other))
+        did = f"after outputs of empty states became {number}"
+        assert_kept(subject, problem, before, subject(other), did, rows)
 
 
 @attention_property(

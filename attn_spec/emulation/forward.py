@@ -86,8 +86,12 @@ class TiledAttention(Dropout):
         return nothing if self.c.reference == "zero" else nothing + self.upper_bound()
 
     def upper_bound(self) -> Any:
-        """Return the largest score after all terms, if those before are at most |q| max |k|: [B, Hq, Sq, 1]."""
+        """Return the largest score after all terms, if those before are at most |q| max |k|: [B, Hq, Sq, 1].
+
+        A key that is not finite is left out: it may be masked, and a query that sees it has no finite answer.
+        """
         q, k = (np.linalg.norm(values_of(x), axis=-1, keepdims=True) for x in (self.q, self.k))
+        k = np.where(np.isfinite(k), k, 0.0)
         j = np.arange(self.Sk)[:, None]
         k = np.where((self.sequences.first_keys <= j) & (j < self.sequences.end_keys), k, 0.0)
         q = np.where(np.arange(self.Sq)[:, None] < self.sequences.used_queries, q, 0.0)

@@ -245,16 +245,40 @@ def decided_rows(subject: Subject, problem: Problem) -> np.ndarray:
     return ~problem.empty_rows | (subject.conventions.empty_row != OPEN)
 
 
+def assert_kept(  # noqa: PLR0917  (a subject, its problem, and what assert_unchanged takes)
+    subject: Subject, problem: Problem, before: Answer, after: Answer, what: str, rows: np.ndarray | None = None
+) -> None:
+    """Raise :class:`Refutation` unless rows have the answer that they had before numbers were replaced.
+
+    No row among ``rows`` (bool [B, Hq, Sq], default all) sees such a number, so that truth and bounds stay those of
+    ``problem``, which has the numbers before. A kernel whose bits are compared must keep its bits. One that may add in
+    another order, or subtract another reference, must stay within these bounds: they hold for any order, and for any
+    reference between the maximum of a row and the one that ``problem`` allows. Other rows are not looked at.
+    """
+    if compares_bits(subject):
+        assert_unchanged(before, after, what, rows)
+        return
+    mixed = {}
+    for name, old in before.items():
+        mixed[name] = np.where(_rows_of(name, old, rows), after[name], old)
+    assert_within_bound(subject, problem, mixed)
+
+
 def assert_unchanged(before: Answer, after: Answer, what: str, rows: np.ndarray | None = None) -> None:
     """Raise :class:`Refutation` unless O and LSE have the same numbers in ``rows`` (bool [B, Hq, Sq], default all).
 
     Zeros of either sign are the same number, and so are all NaN. ``what`` says what was done between the answers.
     """
     for name, old in before.items():
-        of_name: np.ndarray = np.ones(tuple(old.shape[:3]), dtype=bool) if rows is None else rows
-        if old.shape[1] != of_name.shape[1]:  # a row of a layer's output has contributions of all heads
-            of_name = np.all(of_name, axis=1, keepdims=True)
-        _assert_same_numbers(what, name, old, after[name], of_name[..., None] if QUANTITIES[name].has_rows else of_name)
+        _assert_same_numbers(what, name, old, after[name], _rows_of(name, old, rows))
+
+
+def _rows_of(name: str, values: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+    """Return rows (bool [B, Hq, Sq], None for all) as a bool array that broadcasts to a quantity."""
+    of_name: np.ndarray = np.ones(tuple(values.shape[:3]), dtype=bool) if rows is None else rows
+    if values.shape[1] != of_name.shape[1]:  # a row of a layer's output has contributions of all heads
+        of_name = np.all(of_name, axis=1, keepdims=True)
+    return of_name[..., None] if QUANTITIES[name].has_rows else of_name
 
 
 def assert_gradients_unchanged(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], what: str) -> None:

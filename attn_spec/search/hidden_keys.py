@@ -15,6 +15,7 @@ from attn_spec.problem.used_places import used_places
 from attn_spec.search.assertions import (
     assert_gradients_unchanged,
     assert_gradients_within_bound,
+    assert_kept,
     assert_unchanged,
     assert_within_bound,
     compares_bits,
@@ -34,7 +35,8 @@ def assert_hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> 
     """Raise :class:`Refutation` if keys or values that a row does not see change the row.
 
     For one query of each batch entry and kv head, every key and value masked for it is rewritten. All rows that see
-    none of them must keep their bits, or stay within their bounds if the kernel does not declare bits. Rows without a
+    none of them must keep their bits, or stay within their bounds if the kernel does not declare bits. Beside NaN and
+    infinity the bounds are those of the problem before, see :func:`assertions.assert_kept`. Rows without a
     visible key are left out if the convention makes them the mean of masked values, or leaves them open.
 
     Raises :class:`NotExamined` for a problem in which the operand of a masked key or value may overflow, since 0 times
@@ -54,9 +56,10 @@ def assert_hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> 
         if has_unknown_operands(subject, changed):
             continue
         after = subject(changed)
-        if compares_bits(subject):
-            assert_unchanged(before, after, f"after masked keys and values were replaced by {what}", rows)
-        elif np.isfinite(changed.k).all() and np.isfinite(changed.v).all():
+        if compares_bits(subject) or not _is_finite(changed):
+            did = f"after masked keys and values were replaced by {what}"
+            assert_kept(subject, problem, before, after, did, rows)
+        else:
             assert_within_bound(subject, changed, after)
 
 
@@ -64,7 +67,8 @@ def assert_unseen_keys_reach_no_gradient(subject: Subject, problem: Problem, dO:
     """Raise :class:`Refutation` if keys or values that no query sees change a gradient.
 
     Keys and values masked for every query of their group are rewritten. All gradients must keep their bits, or stay
-    within their bounds if the kernel does not declare bits.
+    within their bounds if the kernel does not declare bits. Beside NaN and infinity these are the bounds of the problem
+    before, whose truth has no such number.
     """
     rng, before = randomness(problem), subject.gradients(problem, dO)
     seen = np.any(problem.visible.reshape(problem.batch, problem.kv_heads, -1, problem.key_length), axis=2)[..., None]
@@ -76,8 +80,9 @@ def assert_unseen_keys_reach_no_gradient(subject: Subject, problem: Problem, dO:
         if compares_bits(subject):
             did = f"after keys and values that no query sees were replaced by {what}"
             assert_gradients_unchanged(before, after, did)
-        elif np.isfinite(changed.k).all() and np.isfinite(changed.v).all():
-            assert_gradients_within_bound(subject, changed, dO, after)
+        else:
+            finite = changed if _is_finite(changed) else problem
+            assert_gradients_within_bound(subject, finite, dO, after)
 
 
 def assert_unused_places_have_no_influence(subject: Subject, problem: Problem) -> None:
@@ -125,6 +130,11 @@ def _with_other_unused(
         changed = problem.with_inputs(**{n: np.where(used[n], getattr(problem, n), x) for n, x in written.items()})
         if not has_unknown_operands(subject, changed):
             yield what, changed
+
+
+def _is_finite(problem: Problem) -> bool:
+    """Return whether all keys and values of a problem are finite."""
+    return bool(np.isfinite(problem.k).all() and np.isfinite(problem.v).all())
 
 
 def _hidden_from_one_query(problem: Problem, rng: np.random.Generator) -> np.ndarray:

@@ -8,6 +8,8 @@ import pytest
 
 from attn_spec import kernel
 from attn_spec.contract.contract import Contract
+from attn_spec.emulation.conventions import varied
+from attn_spec.emulation.forward import TiledAttention
 from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.kernel import KernelError
@@ -15,12 +17,13 @@ from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
+from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.assertions import judged
 from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.preflight import PlainCallError, preflight
-from attn_spec.search.property import load_all
+from attn_spec.search.property import Refutation, load_all
 
 SHAPE = {"batch": 4, "query_heads": 2, "kv_heads": 2, "key_length": 3, "value_dim": 5, "states": True}
 PROBLEM = Recipe(**SHAPE, bias="normal@BHQK", mask="random@BHQK", seed=3).problem()
@@ -251,6 +254,35 @@ def test_a_merge_that_cannot_be_called_is_told_what_it_is_given():
         PlainCallError, match=r"It is given v of shape \(1, 8, 2, 16\); s of shape \(1, 8, 2\) \(states\)"
     ):
         preflight(declared("states", wrong))
+
+
+@pytest.mark.parametrize("contract", [PRECISE, replace(PRECISE, reference_slack=5.5)])
+@pytest.mark.parametrize("empty_row", ["mean_of_v", "zero", "nan"])
+def test_a_token_without_states_has_what_the_convention_on_empty_rows_says(empty_row, contract):
+    """The mean of all outputs is NaN, and right, if one is NaN that an empty state has; other tokens keep it out."""
+    agreed = Conventions(empty_row=empty_row, masked_nonfinite="excluded")
+    merge = emulate(
+        "merge",
+        contract,
+        presentation="states_first",
+        supports=("states", "bias", "mask", "cross", "lse"),
+        conventions=agreed,
+        steps=varied(TiledAttention, agreed),
+    )
+    nowhere = Recipe(batch=2, key_length=4, head_dim=1, query_length=1, states=True, bias="normal@BHQK").problem()
+    seen = np.zeros(nowhere.score_shape, dtype=bool)
+    seen[0, ..., 2] = True
+    problem = nowhere.replace(mask=seen)
+    check = load_all()["states.an_empty_state_takes_no_part"].check
+
+    check(subject := Subject(merge, "float32"), problem)
+
+    def spreading(*tensors, **options):
+        out, lse = merge(*tensors, **options)
+        return out + 0 * tensors[0].sum(0), lse
+
+    with pytest.raises(Refutation):
+        check(replace(subject, kernel=replace(merge, function=spreading)), problem)
 
 
 def test_json_keeps_states():

@@ -120,6 +120,22 @@ def test_a_kernel_that_is_not_deterministic_is_held_to_its_bound():
     hidden_keys.assert_hidden_keys_have_no_influence(with_function(noisy, deterministic=False), PROBLEM)
 
 
+def test_a_kernel_whose_bits_are_not_compared_must_keep_nan_out_as_well():
+    """Masked values that are not finite reach only rows that see them, in whatever order a kernel adds."""
+
+    def spreading(q, k, v, **options):
+        out, lse = SUBJECT.kernel(q, k, v, **options)
+        return out + 0 * v[:, :, :1], lse
+
+    problem = Recipe(query_length=1, key_length=6, head_dim=8, value_dim=2, mask="leading_hidden").problem()
+    right, wrong = (with_function(function, deterministic=False) for function in (SUBJECT.kernel, spreading))
+    hidden_keys.assert_hidden_keys_have_no_influence(right, problem)
+    with pytest.raises(Refutation, match="is nan; the truth is"):
+        hidden_keys.assert_hidden_keys_have_no_influence(wrong, problem)
+    allowed = with_function(spreading, deterministic=False, masked_nonfinite="may_leak")
+    hidden_keys.assert_hidden_keys_have_no_influence(allowed, problem)
+
+
 # Gradients.
 
 BACKWARD = Subject(resolve("torch_eager"), "float32")
