@@ -391,6 +391,7 @@ def _check_limits(declared: Kernel) -> None:
     _check_always(declared)
     for name, is_known, what in (
         ("head_dims", _is_width, "numbers of at least 1, or of pairs of them"),
+        ("query_heads", _is_count, "numbers of at least 1"),
         ("kv_heads", _is_count, "numbers of at least 1"),
         ("query_lengths", _is_count, "numbers of at least 1"),
         ("page_sizes", _is_count, "numbers of at least 1"),
@@ -427,11 +428,17 @@ def _check_contradictions(declared: Kernel) -> None:
     if limits.page_sizes is not None and not PRESENTATIONS[declared.presentation].has_page_sizes:
         shown = declared.presentation
         raise KernelError(f"{declared.name}: page_sizes limit the pages of a cache, and a call as {shown} has none")
+    if limits.tight_buffers and not PRESENTATIONS[declared.presentation].says_where:
+        shown = declared.presentation
+        raise KernelError(
+            f"{declared.name}: tight_buffers is about buffers of sequences, and a call as {shown} has none"
+        )
     if limits.kv_heads is not None and min(limits.kv_heads) > (most := min(limits.most("H"), limits.most("BH"))):
         raise KernelError(
             f"{declared.name}: kv_heads={limits.kv_heads!r} has no number of at most {most}, as largest= asks of query "
             "heads; change kv_heads or largest"
         )
+    _check_heads(declared)
     if limits.equal_lengths and "cross" in declared.supports:
         raise KernelError(f"{declared.name}: with equal_lengths no problem uses cross; leave cross out of supports")
     if limits.query_lengths == (1,) and "cross" not in declared.supports:
@@ -442,6 +449,28 @@ def _check_contradictions(declared: Kernel) -> None:
         raise KernelError(
             f"{declared.name}: none of query_lengths={limits.query_lengths} is a multiple of {limits.step('Q')}, as "
             "multiples= asks of the axis 'Q'"
+        )
+
+
+def _check_heads(declared: Kernel) -> None:
+    """Raise :class:`KernelError` if numbers of query heads fit no number of kv heads, or need an ability."""
+    limits = declared.limits
+    if limits.query_heads is None:
+        return
+    if not limits.pairs_of_heads:
+        raise KernelError(
+            f"{declared.name}: none of query_heads={limits.query_heads!r} is a multiple of one of "
+            f"kv_heads={limits.kv_heads!r}; change one of them"
+        )
+    if max(limits.query_heads) > (most := min(limits.most("H"), limits.most("BH"))):
+        raise KernelError(
+            f"{declared.name}: query_heads={limits.query_heads!r} has a number above {most}, as largest= asks of query "
+            "heads; change query_heads or largest"
+        )
+    if "gqa" in limits.needed and "gqa" not in declared.supports:
+        raise KernelError(
+            f"{declared.name}: no number of query_heads={limits.query_heads!r} is one of kv_heads={limits.kv_heads!r}, "
+            "so that every problem uses gqa; declare gqa too"
         )
 
 

@@ -37,6 +37,8 @@ class Limits:
     #: Head dimensions; None is any. A number is a dimension of queries and of values: (64, 128) takes all four
     #: combinations. A pair (D, Dv) takes this dimension of queries beside this one of values, as ((576, 512),).
     head_dims: tuple[int | tuple[int, int], ...] | None = None
+    #: Numbers of query heads; None is any. (32,) is a kernel that is written for one model.
+    query_heads: tuple[int, ...] | None = None
     #: Numbers of kv heads; None is any. (1,) is multi-query attention, and latent attention as engines decode with it.
     kv_heads: tuple[int, ...] | None = None
     #: Required divisors of the query length ("Q") and of the key length ("K").
@@ -55,6 +57,9 @@ class Limits:
     equal_lengths: bool = False
     #: Numbers of keys that a page of a cache may have; None is any.
     page_sizes: tuple[int, ...] | None = None
+    #: True if no buffer has a slot, and no list of pages a number, behind those of the last sequence. Some sequence has
+    #: a query then, and some a key, since engines pass no buffer without slots.
+    tight_buffers: bool = False
     #: Largest position of ``rotary``, for instance the last row of a table of cosines; None is any.
     largest_position: int | None = None
     #: True if the scale must be above 0, as in a kernel that takes the maximum of unscaled scores.
@@ -72,7 +77,7 @@ class Limits:
     def takes_any_shape(self) -> bool:
         """True if no limit, but abilities alone, restrict shapes of at most ``TINY`` of everything."""
         lengths = self.step("QK") == 1 and min(self.largest.values(), default=math.inf) >= TINY
-        shapes = (self.head_dims, self.kv_heads, self.query_lengths)
+        shapes = (self.head_dims, self.query_heads, self.kv_heads, self.query_lengths)
         return lengths and all(limit is None for limit in shapes) and not self.keys_reach_queries
 
     def most(self, axis: str) -> float:
@@ -123,15 +128,43 @@ class Limits:
         taken = [other for dim, other in self.widths or () if dim == query_dim]
         return query_dim if query_dim in taken or not taken else max(taken)
 
+    def heads(self, drawn: tuple[int, int]) -> tuple[int, int]:
+        """Return numbers (Hq, Hkv) of heads that the kernel takes, grouped as ``drawn`` if it takes any such.
+
+        Without ``query_heads`` groups stay as large as drawn. With them the number of query heads nearest to the drawn
+        one is chosen. ``largest`` may ask for fewer.
+        """
+        heads, kv_heads = drawn
+        if self.kv_heads is not None and kv_heads not in self.kv_heads:
+            heads, kv_heads = heads // kv_heads * self.kv_heads[0], self.kv_heads[0]
+        if self.query_heads is None:
+            return heads, kv_heads
+        alike = [pair for pair in self.pairs_of_heads if (pair[0] == pair[1]) == (drawn[0] == drawn[1])]
+        near = min(abs(pair[0] - heads) for pair in alike or self.pairs_of_heads)
+        able = [pair for pair in alike or self.pairs_of_heads if abs(pair[0] - heads) == near]
+        return min(able, key=lambda pair: abs(pair[1] - kv_heads))
+
+    @property
+    def pairs_of_heads(self) -> list[tuple[int, int]]:
+        """Numbers (Hq, Hkv) of heads that the kernel takes, if it limits those of query heads; else none."""
+        every = self.query_heads or ()
+        return [(heads, n) for heads in every for n in self.kv_heads or range(1, heads + 1) if heads % n == 0]
+
     @property
     def needed(self) -> tuple[str, ...]:
-        """Options and abilities that every problem uses: those in ``always``, and dv if no pair of widths is equal."""
-        return (*self.always, *(["dv"] if self.equal_dims == () and "dv" not in self.always else []))
+        """Options and abilities that every problem uses: those in ``always``, dv if no pair of widths is equal, and gqa
+        if no pair of numbers of heads is.
+        """
+        unequal = ["dv"] if self.equal_dims == () else []
+        if self.query_heads is not None and all(heads != other for heads, other in self.pairs_of_heads):
+            unequal.append("gqa")
+        return (*self.always, *(name for name in unequal if name not in self.always))
 
     @property
     def of_sequences(self) -> bool:
         """True if a limit restricts the lengths of sequences."""
-        return self.query_lengths is not None or self.keys_reach_queries or self.equal_lengths or self.least_keys > 0
+        reach = self.keys_reach_queries or self.equal_lengths or self.tight_buffers
+        return self.query_lengths is not None or reach or self.least_keys > 0
 
     def within(self, other: Limits) -> Limits:
         """Return these limits with those that ``other``, of a presentation, sets: to lengths, to numbers, to options.
@@ -199,6 +232,8 @@ class Limits:
             yield "there must be as many keys as queries"
         if self.keys_reach_queries and (K < Q or (keys < queries).any()):
             yield "there must be a key for every query"
+        if self.tight_buffers and not (queries.sum() and keys.sum()):
+            yield "there must be a query and a key"
         if keys.min(initial=self.least_keys) < self.least_keys:
             yield f"each sequence must have at least {self.least_keys} keys"
 
@@ -213,6 +248,9 @@ class Limits:
         width = problem.head_value_dim if problem.states else problem.scored_width  # a state has a value alone
         if self.widths is not None and (width, problem.head_value_dim) not in self.widths:
             yield f"head dimensions must be among {self.head_dims}"
+        heads = 1 if problem.projects else problem.query_heads
+        if self.query_heads is not None and heads not in self.query_heads:
+            yield f"the number of query heads must be among {self.query_heads}"
         if self.kv_heads is not None and problem.kv_heads not in self.kv_heads:
             yield f"the number of kv heads must be among {self.kv_heads}"
 

@@ -121,17 +121,17 @@ class ListedPages(Pages):
         return super().pool(buffer if self.has_sizes else (*buffer, 1))
 
     def stated(self, problem: Problem, placement: Placement, table: np.ndarray, needed: np.ndarray) -> Further:
-        found = self.listed(table, needed)
+        found = self.listed(table, needed, tight=placement.tight)
         if self.has_sizes:
             size = self.size(problem, placement)
             lengths = used(problem, "k") - np.maximum(needed - 1, 0) * size
             found["kv_last_page_len"] = np.where(needed > 0, lengths, size).astype(np.int32)
         return found
 
-    def listed(self, table: np.ndarray, needed: np.ndarray) -> Further:
-        """Return the lists of the first ``needed`` [B] pages in each row of a table, behind which one more follows."""
+    def listed(self, table: np.ndarray, needed: np.ndarray, *, tight: bool) -> Further:
+        """Return the lists of the first ``needed`` [B] pages in each row of a table; more follow unless ``tight``."""
         rows = [row[:count] for row, count in zip(table, needed, strict=True)]
-        tail = table[:, -1]  # no sequence needs the last column
+        tail = table[:0, -1] if tight else table[:, -1]  # no sequence needs the last column
         return {
             "kv_indptr": np.concatenate([[0], np.cumsum(needed)]).astype(np.int32),
             "kv_indices": np.concatenate([*rows, tail]).astype(np.int32),
@@ -162,8 +162,7 @@ class CountedPages(ListedPages):
         return ("kv_indptr", "kv_indices", "kv_len_arr")
 
     def stated(self, problem: Problem, placement: Placement, table: np.ndarray, needed: np.ndarray) -> Further:
-        del placement
-        found = self.listed(table, needed)
+        found = self.listed(table, needed, tight=placement.tight)
         found["kv_len_arr"] = used(problem, "k").astype(np.int32)
         return found
 

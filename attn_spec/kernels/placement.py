@@ -49,6 +49,8 @@ class Placement:
     lse_base: str = "e"
     #: True if sequences share the pages at their beginning that hold equal keys and values.
     shares_pages: bool = False
+    #: True if nothing lies in a buffer, and nothing stands in a list of pages, behind the last sequence.
+    tight: bool = False
     #: Numbers that choices are drawn from, in place of the shapes of a problem: calls to one cache have it in common.
     shapes: tuple[int, ...] = ()
 

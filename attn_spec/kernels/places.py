@@ -104,7 +104,7 @@ class Places:
 class Bounds(Places):
     """Sequences one behind the other: bounds, int32 [B + 1], say where each begins and the last one ends.
 
-    The buffer is longer than all sequences together.
+    The buffer is longer than all sequences together, unless the placement is tight.
     """
 
     #: Name of the bounds; empty for ``cu_seqlens_q`` or ``cu_seqlens_k``.
@@ -136,16 +136,23 @@ class Bounds(Places):
         return self.gaps
 
     def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
-        del placement
+        if placement.tight:
+            return (int(np.sum(self._room(problem, placement))),)
         longest = problem.query_length if self.side == "q" else problem.key_length
         return (problem.batch * (longest + (GAP if self.gaps else 0)) + SPARE,)
+
+    def _room(self, problem: Problem, placement: Placement) -> np.ndarray:
+        """Return the number of slots from the beginning of each sequence to that of the next one, integers [B]."""
+        lengths = used(problem, self.side)
+        if not self.gaps:
+            return lengths
+        return lengths + placement.chance(problem, f"gaps {self.side}").integers(GAP + 1, size=problem.batch)
 
     def further(self, problem: Problem, placement: Placement) -> Further:
         lengths = used(problem, self.side)
         found: Further = {self.name: _ends(lengths)}
         if self.gaps:
-            gaps = placement.chance(problem, f"gaps {self.side}").integers(GAP + 1, size=problem.batch)
-            found[f"{self.name}_padded"] = _ends(lengths + gaps)
+            found[f"{self.name}_padded"] = _ends(self._room(problem, placement))
         if self.states_longest:
             found[self.longest_name] = placement.stated_longest(problem, self.side)
         return found

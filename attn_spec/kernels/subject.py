@@ -93,7 +93,8 @@ class Subject:
         """Presentation in which the kernel is given its tensors."""
         sizes, tails = self.kernel.limits.page_sizes or PAGE_SIZES, TAILS[self.conventions.table_tail]
         drawn = {"page_sizes": sizes, "tails": tails, "empty_states": EMPTY_STATES[self.conventions.empty_state]}
-        placement = Placement(**{**drawn, "lse_base": self.conventions.lse_base, **self.choices})
+        drawn |= {"tight": self.kernel.limits.tight_buffers, "lse_base": self.conventions.lse_base}
+        placement = Placement(**{**drawn, **self.choices})
         return PRESENTATIONS[self.kernel.presentation].placed(placement)
 
     def supports(self, *options: str) -> bool:

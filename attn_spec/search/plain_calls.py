@@ -124,7 +124,7 @@ def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
 
     kv_heads = 2 if limits.kv_heads is None else limits.kv_heads[0]
     heads = (2 * kv_heads if "gqa" in shaped else kv_heads, kv_heads)  # (2, 1) may be right by broadcasting
-    query_heads, kv_heads = at_most_heads(heads, limits.most("H"))
+    query_heads, kv_heads = at_most_heads(limits.heads(heads), limits.most("H"))
     if "query_projection" in shaped:
         query_heads = kv_heads = 1
     problem = Problem(

@@ -124,6 +124,23 @@ REFUSED = {
         {"presentation": "THD", "supports": ("leftpad_k",)},
         "a call in the presentation THD cannot pass leftpad_k, since no argument says it",
     ),
+    "query heads": ({"query_heads": 32}, "query_heads must be a tuple of numbers of at least 1, not 32"),
+    "query heads beyond": (
+        {"query_heads": (4,), "largest": {"H": 2}},
+        "query_heads=(4,) has a number above 2, as largest= asks of query heads; change query_heads or largest",
+    ),
+    "query heads of no kv head": (
+        {"query_heads": (4, 8), "kv_heads": (3,)},
+        "none of query_heads=(4, 8) is a multiple of one of kv_heads=(3,); change one of them",
+    ),
+    "groups": (
+        {"query_heads": (8,), "kv_heads": (2,)},
+        "no number of query_heads=(8,) is one of kv_heads=(2,), so that every problem uses gqa; declare gqa too",
+    ),
+    "tight buffers": (
+        {"tight_buffers": True},
+        "tight_buffers is about buffers of sequences, and a call as BHSD has none",
+    ),
     "kv heads": ({"kv_heads": (0,)}, "kv_heads must be a tuple of numbers of at least 1, not (0,)"),
     "query lengths": ({"query_lengths": ()}, "query_lengths must be a tuple of numbers of at least 1, not ()"),
     "decoding of one key": (

@@ -27,6 +27,18 @@ REFUSALS = {
         "among ((24, 16),)",
     ),
     "pairs": (Limits(head_dims=(64, (24, 16))), {"head_dim": 24, "value_dim": 16}, {"value_dim": 16}, "(64, (24, 16))"),
+    "query heads": (
+        Limits(query_heads=(2, 8)),
+        {"query_heads": 8},
+        {"query_heads": 4},
+        "query heads must be among (2, 8)",
+    ),
+    "tight buffers": (
+        Limits(tight_buffers=True),
+        {"batch": 2, "seqused_k": "some_empty@B111"},
+        {"batch": 2, "seqused_k": "none@B111"},
+        "there must be a query and a key",
+    ),
     "kv heads": (Limits(kv_heads=(1, 4)), {"query_heads": 4}, {"query_heads": 4, "kv_heads": 2}, "among (1, 4)"),
     "Q": (Limits(multiples={"Q": 4}), {"query_length": 8}, {"query_length": 6}, "length of Q must be a multiple of 4"),
     "K": (Limits(multiples={"K": 4}), {"key_length": 0}, {"key_length": 6}, "length of K must be a multiple of 4"),
@@ -84,6 +96,28 @@ def test_numbers_combine_and_pairs_stay_together():
     assert (limits.query_dim(16), limits.query_dim(64), limits.value_dim(24), limits.value_dim(8)) == (24, 64, 24, 8)
     assert Limits(head_dims=((24, 16),), always=("latent",)).needed == ("latent", "dv")
     assert (Limits().widths, Limits().needed, Limits().query_dim(7)) == (None, (), 7)
+
+
+@pytest.mark.parametrize(
+    ("limits", "drawn", "given"),
+    [
+        (Limits(), (28, 4), (28, 4)),
+        (Limits(kv_heads=(2,)), (8, 1), (16, 2)),
+        (Limits(query_heads=(32,), kv_heads=(8,)), (1, 1), (32, 8)),
+        (Limits(query_heads=(4, 32), kv_heads=(4, 8)), (2, 2), (4, 4)),
+        (Limits(query_heads=(4, 32), kv_heads=(4, 8)), (28, 4), (32, 4)),
+        (Limits(query_heads=(6,)), (4, 2), (6, 2)),
+        (Limits(query_heads=(6,)), (4, 4), (6, 6)),
+        (Limits(query_heads=(1,)), (4, 2), (1, 1)),
+    ],
+)
+def test_heads_are_the_nearest_numbers_that_a_kernel_takes(limits, drawn, given):
+    assert limits.heads(drawn) == given
+
+
+def test_every_problem_has_groups_if_no_number_of_heads_is_one_of_kv_heads():
+    assert Limits(query_heads=(32,), kv_heads=(8,)).needed == ("gqa",)
+    assert Limits(query_heads=(8, 32), kv_heads=(8,)).needed == Limits(query_heads=(8,)).needed == ()
 
 
 def test_a_kernel_is_never_called_with_what_it_does_not_take():

@@ -229,6 +229,22 @@ def test_a_kernel_is_given_pages_of_the_sizes_that_it_takes():
     assert {shown.handed(recipe.problem()).tensors["k"].shape[1] for recipe in SHAPES} == {8, 32}
 
 
+@pytest.mark.parametrize("name", ["THD", "THD_gaps", "paged_csr", "token_pool"])
+def test_a_tight_call_has_nothing_behind_the_last_sequence(name):
+    """Buffers end where the bounds do, lists of pages with the last page; the answer stays the same."""
+    problem = RECIPE.problem()
+    loose, tight = subject(name), replace(subject(name), choices={"tight": True})
+    handed = tight.presentation.handed(problem)
+    bounds = {x: y for x, y in handed.further.items() if "indptr" in x or "cu_seqlens" in x}
+    last = {n: int(bounds.get(f"{n}_padded", x)[-1]) for n, x in bounds.items() if not n.endswith("padded")}
+
+    ends = {"q": next(iter(last.values()))} | ({} if "kv_indices" in handed.further else {"k": [*last.values()][-1]})
+    assert {each: len(handed.tensors[each]) for each in ends} == ends
+    assert len(handed.further.get("kv_indices", ())) == last.get("kv_indptr", 0)
+    for quantity, x in tight(problem).items():
+        assert bits.identical(x, loose(problem)[quantity]).all()
+
+
 def test_a_tail_of_a_table_has_pages_of_the_cache_unless_anything_may_be_there():
     numbers = {}
     for convention, tails in TAILS.items():

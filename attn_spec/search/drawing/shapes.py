@@ -39,6 +39,8 @@ BUDGET = 2**20
 MOST_HEADS = 16
 #: Least limit of B * Hq: every kernel gets two batch entries of two heads.
 FEW_HEADS = 4
+#: Number of batch entries that a kernel of a fixed number of query heads gets at least, whatever that number is.
+FEW_ENTRIES = 3
 #: Largest Hq times the slowness of a kernel.
 HEADS_BUDGET = 256
 
@@ -105,15 +107,17 @@ class Ingredients:
         With several batch entries, B * Hq times the slowness is at most ``most_heads``.
         """
         limits = subject.kernel.limits
-        heads, kv_heads = at_most_heads(self._heads(limits.kv_heads, grouped="gqa" in chosen), limits.most("H"))
+        drawn = self.grouped if "gqa" in chosen else self.equal
+        heads, kv_heads = at_most_heads(limits.heads(drawn), limits.most("H"))
         keys = queries = self.keys
         if "cross" in chosen:
             queries = self.others if self.others != keys else keys + 1
         if "empty" in chosen:
             keys, queries = [(0, 0), (keys, 0), (0, queries)][self.empty if "cross" in chosen else 0]
         D, value_dim = self._dims(subject.kernel.limits.widths, chosen)
-        is_small = self.batch * heads * subject.kernel.slowness <= most_heads
-        batch = self.batch if is_small else max(min(self.batch, FEW_HEADS // heads), 1)
+        few = FEW_HEADS if limits.query_heads is None else FEW_ENTRIES * heads
+        is_small = self.batch * heads * subject.kernel.slowness <= max(most_heads, few)
+        batch = self.batch if is_small else max(min(self.batch, few // heads), 1)
         return {
             "batch": int(min(batch, limits.most("B"), limits.most("BH") / heads)),
             "query_heads": heads,
@@ -123,13 +127,6 @@ class Ingredients:
             "head_dim": D,
             "value_dim": value_dim,
         }
-
-    def _heads(self, taken: tuple[int, ...] | None, *, grouped: bool) -> tuple[int, int]:
-        """Return Hq and Hkv, the drawn ones or as large groups of a number of kv heads that is ``taken``."""
-        heads, kv_heads = self.grouped if grouped else self.equal
-        if taken is None or kv_heads in taken:
-            return heads, kv_heads
-        return heads // kv_heads * taken[0], taken[0]
 
     def _dims(self, widths: tuple[tuple[int, int], ...] | None, chosen: frozenset[str]) -> tuple[int, int]:
         """Return D and Dv for these options and abilities: a pair of ``widths``, or any pair if that is None.

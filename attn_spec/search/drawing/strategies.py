@@ -98,14 +98,18 @@ def problems(
     - ``where``: says of a recipe whether its problem is wanted, before tensors are made.
     - ``fixed``: fields of :class:`Recipe`, each a value or a strategy.
 
-    Raises :class:`NotTaken` if the kernel always uses an option in ``without``, or takes no number of kv heads that is
-    ``fixed``.
+    Raises :class:`NotTaken` if the kernel always uses an option in ``without``, or takes no number of heads that is
+    ``fixed``. Drawn numbers of query heads give way to those that the kernel takes.
     """
     if clash := sorted(named_by(without) & set(subject.kernel.limits.needed) - set(needs)):
         raise NotTaken(f"the kernel always uses {', '.join(clash)}, which no problem of this property does")
-    heads, taken = fixed.get("kv_heads"), subject.kernel.limits.kv_heads
-    if isinstance(heads, int) and taken is not None and heads not in taken:
-        raise NotTaken(f"the number of kv heads must be among {taken}, and problems of this property have {heads}")
+    for name in ("kv_heads", "query_heads"):
+        heads, taken = fixed.get(name), getattr(subject.kernel.limits, name)
+        if isinstance(heads, int) and taken is not None and heads not in taken:
+            what = f"the number of {name.replace('_', ' ')}"
+            raise NotTaken(f"{what} must be among {taken}, and problems of this property have {heads}")
+        if name == "query_heads" and heads is not None and taken is not None:
+            fixed = fixed | {name: st.sampled_from(taken)}
     asked = {"needs": needs, "without": without, "regimes": regimes, **fixed}
     recipe, at_a_size = recipes(subject, **asked), turns.size() is not None
 

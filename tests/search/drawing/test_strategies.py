@@ -7,6 +7,7 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given
+from hypothesis import strategies as st
 
 from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.resolve import resolve
@@ -127,6 +128,7 @@ def test_widths_are_drawn_in_pairs(dims, latent):
     [
         Limits(query_lengths=(1, 4)),
         Limits(kv_heads=(1,)),
+        Limits(query_heads=(4, 6), kv_heads=(2, 6)),
         Limits(keys_reach_queries=True, multiples={"K": 64}),
         Limits(always=("causal", "scale"), exclusive=(("causal", "mask"),)),
         Limits(positive_scale=True),
@@ -153,6 +155,20 @@ def test_a_kernel_of_one_kv_head_is_given_one_for_groups_of_any_size():
     assert {problem.query_heads for problem in problems} >= {1, 2, 3, 7}
     with pytest.raises(NotTaken, match=r"the number of kv heads must be among \(1,\), and problems of this property"):
         strategies.problems(limited, kv_heads=3)
+
+
+def test_a_kernel_of_many_query_heads_gets_several_batch_entries_all_the_same():
+    limited = subject("gqa", "cross", limits=Limits(query_heads=(32,), kv_heads=(8,)))
+
+    problems = drawn(strategies.problems(limited, query_heads=st.sampled_from((1, 3))), 100)
+
+    assert {(problem.query_heads, problem.kv_heads) for problem in problems} == {(32, 8)}
+    assert {problem.batch for problem in problems} == {1, 2, 3}
+    for fixed in ({"query_heads": 3}, {"without": ("gqa",)}):
+        with pytest.raises(
+            NotTaken, match=r"query heads must be among \(32,\), and problems|the kernel always uses gqa"
+        ):
+            strategies.problems(limited, **fixed)
 
 
 def test_a_property_that_leaves_out_what_a_kernel_always_uses_is_none_of_its():
