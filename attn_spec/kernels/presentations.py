@@ -208,6 +208,22 @@ PRESENTATIONS: dict[str, Presentation] = {
         two_caches=True,
         queries_apart=True,
     ),
+    "mla_csr_last_page": _latent(
+        "mla_csr with kv_last_page_len in place of kv_len_arr, as prefills of FlashInfer-Bench's mla_paged",
+        _LISTED_QUERIES,
+        ListedPages(),
+        two_caches=True,
+        queries_apart=True,
+    ),
+    "mla_decode_csr": _latent(
+        "one query of each sequence, q_nope and q_pe [B, Hq, ..]; caches and lists of pages as in mla_csr_last_page",
+        OneEach(side="q"),
+        ListedPages(),
+        two_caches=True,
+        queries_apart=True,
+        query_lengths=(1,),
+        asks_for=("cross",),
+    ),
     "states": _states(
         "a merge of attention states: outputs v [tokens, states, heads, dimension] and log-sum-exps s [tokens, states, "
         "heads], as FlashInfer's merge_states"

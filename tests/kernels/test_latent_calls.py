@@ -29,7 +29,7 @@ RECIPE = Recipe(
 
 def fitting(name):
     """Return the recipe with the changes without which the presentation cannot say it."""
-    return replace(RECIPE, query_length=1, seqused_q=None) if name == "mla_decode" else RECIPE
+    return replace(RECIPE, query_length=1, seqused_q=None) if name.startswith("mla_decode") else RECIPE
 
 
 def parts_of(name, tensors, head_dim_v):
@@ -64,7 +64,7 @@ def made(name, misread=lambda *tensors, **arguments: (tensors, arguments)):
         lse = np.full(out.shape[:-1], np.nan, dtype=np.float32)
         for there, seen in zip(rows_behind(q, **arguments), keys_of(k, **arguments), strict=True):
             out[there], lse[there] = attend(q[there], k[seen], v[seen], scale, causal)
-        return out, lse if name == "mla_decode" else lse.swapaxes(-1, -2)
+        return out, lse if name.startswith("mla_decode") else lse.swapaxes(-1, -2)
 
     return attention
 
@@ -113,13 +113,26 @@ def swapped(q_nope, q_pe, ckv, kpe, **arguments):
     return (q_pe, q_nope, ckv, kpe), arguments
 
 
+def nothing_in_a_full_page(*tensors, **arguments):
+    """Return a call whose last pages count as empty where they are full."""
+    size = tensors[2].shape[1]
+    return tensors, {**arguments, "kv_last_page_len": arguments["kv_last_page_len"] % size}
+
+
 def reversed_columns(q, kv, **arguments):
     """Return a call whose keys are read from their last column to the first."""
     return (q, kv[..., ::-1].copy()), arguments
 
 
 @pytest.mark.parametrize(
-    ("name", "misread"), [("mla_paged_apart", another_page), ("mla_csr", swapped), ("mla_decode", reversed_columns)]
+    ("name", "misread"),
+    [
+        ("mla_paged_apart", another_page),
+        ("mla_csr", swapped),
+        ("mla_csr_last_page", nothing_in_a_full_page),
+        ("mla_decode", reversed_columns),
+        ("mla_decode_csr", swapped),
+    ],
 )
 def test_a_twin_that_misreads_the_call_is_refuted(name, misread):
     assert verdict(made(name, misread), ABSORBED, 10)[0] == "refuted"
