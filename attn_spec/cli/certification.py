@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from attn_spec.cli import screen
-from attn_spec.cli.exit_codes import CODES, INTERRUPTED, CouldNotRun, check_writable
+from attn_spec.cli.exit_codes import CODES, INTERRUPTED, CouldNotRun, check_writable, of_all
 from attn_spec.evidence import certificate, report
 from attn_spec.evidence.certificate import Certificate
 from attn_spec.sessions.examination import SHARES, CannotRunError, examine
@@ -43,12 +43,40 @@ def show_examination(
     return document, progress
 
 
+#: Part of the ids of the properties by which the reference of a definition is examined.
+OF_REFERENCE = "accuracy."
+
+
+def examine_reference(definition: str, output: Path, chosen: dict[str, Any]) -> Certificate | None:
+    """Examine the reference of a definition, as a kernel of its own dtype, and write its certificate beside ``output``.
+
+    Return None if that could not be done, which is said on stderr. ``chosen`` are the fields of the request for the
+    solution.
+    """
+    own = ("device", "profile", "seed", "call_limit", "isolate", "memory")
+    fields = {name: chosen[name] for name in own}
+    place = output.with_stem(f"{output.stem}-reference")
+    try:
+        _check_writable(place, None)
+        document, _ = examine(Request(kernel=definition, only=(OF_REFERENCE,), **fields))
+        certificate.save(document, place)
+    except (CannotRunError, CouldNotRun) as error:
+        click.echo(f"the reference of {definition} could not be examined: {error}", err=True)
+        return None
+    click.echo(f"certificate of the reference: {place}", err=True)
+    return document
+
+
 def conclude(document: Certificate, progress: Progress, *, as_json: bool) -> int:
     """Print the result, as a line or as a document, and return the exit code."""
     click.echo(screen.conclusion(document, progress.stopped), err=as_json)
+    if document.reference == "refuted":
+        click.echo("the reference of the definition is refuted: attention is something else", err=as_json)
     if as_json:
         click.echo(certificate.text(document), nl=False)
-    return INTERRUPTED if progress.stopped == INTERRUPTION else CODES[document.result]
+    if progress.stopped == INTERRUPTION:
+        return INTERRUPTED
+    return of_all([CODES[document.result], *([CODES["refuted"]] if document.reference == "refuted" else [])])
 
 
 def _workers(chosen: dict[str, Any]) -> int:

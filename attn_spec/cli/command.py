@@ -110,6 +110,24 @@ def main() -> None:
     help="For undecorated callables: the library's signature with which they are called, e.g. flash_attn_varlen.",
 )
 @click.option(
+    "--definition",
+    type=click.Path(),
+    help="For a solution of FlashInfer-Bench, KERNEL.json: the file of its definition. Of a definition as KERNEL the "
+    "reference is examined.",
+)
+@click.option(
+    "--reference/--no-reference",
+    default=True,
+    help="Examine the reference of --definition too, by the accuracy of its answers. Default: yes, unless --fail-fast "
+    "ends with a refutation.",
+)
+@click.option(
+    "--workload",
+    type=click.Path(),
+    help="For documents of FlashInfer-Bench: a file of workloads of the definition, at whose shapes KERNEL is examined "
+    "too, with numbers of attn-spec's own.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(1),
     help="Processes. Default: two on a CPU with two cores or more, one elsewhere. With --scheduler: shares "
@@ -125,7 +143,7 @@ def main() -> None:
 @click.option("--fail-fast", is_flag=True, help="Stop at the first refutation.")
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate, and nothing else, on stdout.")
 def certify(kernels: tuple[str, ...], output: Path, report: Path | None, **chosen: Any) -> None:
-    """Examine KERNELS: file.py:name, package.module:name, or a short name.
+    """Examine KERNELS: file.py:name, package.module:name, a short name, or a document of FlashInfer-Bench.
 
     Without KERNELS, the kernels and options of the table [tool.attn_spec] of pyproject.toml are used. Each of several
     kernels has a certificate and a report of its own, whose names end with the kernel's name.
@@ -143,16 +161,25 @@ def certify(kernels: tuple[str, ...], output: Path, report: Path | None, **chose
     sys.exit(exit_codes.of_all(codes))
 
 
-def _certify_one(kernel: str, output: Path, report: Path | None, *, as_json: bool, **chosen: Any) -> int:
+def _certify_one(
+    kernel: str, output: Path, report: Path | None, *, as_json: bool, reference: bool, **chosen: Any
+) -> int:
     """Examine one kernel, show and write the findings, and return the exit code."""
     from attn_spec.cli import certification, github
+    from attn_spec.evidence import certificate
 
     document, progress = certification.show_examination(kernel, output, report, as_json=as_json, **chosen)
+    if chosen["definition"] and reference and not progress.stopped:
+        judged = certification.examine_reference(chosen["definition"], output, chosen)
+        document = document.model_copy(update={"reference": judged and judged.result})
+        certificate.save(document, output)
     if report is not None:
         from attn_spec.isolation.foreign import isolate_word
         from attn_spec.kernels.resolve import declarations
 
-        declared = declarations(*(chosen[name] for name in ("framework", "contract", "supports", "signature")))
+        declared = declarations(
+            *(chosen[name] for name in ("framework", "contract", "supports", "signature", "definition"))
+        )
         shared = {name: chosen[name] for name in ("dtypes", "device", "profile")}
         shared["isolate"] = isolate_word(chosen["isolate"])
         missing: list[str] = []

@@ -198,6 +198,9 @@ class Certificate(Model):
     properties: tuple[PropertyResult, ...]
     #: Power of the judgement; empty if the kernel is refuted.
     power: tuple[PowerResult, ...] = ()
+    #: Result of the examination of a definition's reference, if the kernel is a solution of FlashInfer-Bench and its
+    #: reference was examined too; else None. The exit code is that of a refutation if either is refuted.
+    reference: Result | None = None
     #: Number of pairs of property and dtype with each verdict, and their total.
     summary: dict[str, int]
 

@@ -57,9 +57,9 @@ def block(
 
 
 def _named(case: Case) -> str:
-    """Return the arguments that name the kernel, and its signature if it has no declaration of its own."""
-    signature = case.declared.get("signature")
-    return repr(case.kernel) + (f", signature={signature!r}" if signature else "")
+    """Return the arguments that name the kernel, and its signature or definition if that declares it."""
+    said = {name: case.declared[name] for name in ("signature", "definition") if case.declared.get(name)}
+    return ", ".join([repr(case.kernel), *(f"{name}={value!r}" for name, value in said.items())])
 
 
 def _no_script(case: Case) -> str:

@@ -21,6 +21,7 @@ from attn_spec.evidence.recording import Call, Given, recorded
 from attn_spec.evidence.script_text import TEMPLATE
 from attn_spec.judgement.worst import WorstElement
 from attn_spec.kernels.argument_names import spelled
+from attn_spec.kernels.flashinfer_trace.kernels import is_document
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.resolve import attribute_of
@@ -128,6 +129,10 @@ def _place(worst: WorstElement, shown: Presentation, call: Call, number: int) ->
 def _finder(kernel: Kernel) -> str:
     """Return lines that define ``kernel`` in the script."""
     attribute = attribute_of(kernel)
+    if is_document(kernel.spec):
+        named = [str(Path(file).resolve()) for file in (kernel.spec, kernel.given.get("definition")) if file]
+        beside = f", definition={named[1]!r}" if len(named) > 1 else ""
+        return f"from attn_spec.kernels.resolve import resolve\n\nkernel = resolve({named[0]!r}{beside})"
     if not attribute or kernel.signature:  # definition:200 is no attribute of a module; a signature needs attn-spec
         file, given = kernel.spec.partition(":")[0], f", signature={kernel.signature!r}" if kernel.given else ""
         spec = f"{Path(str(kernel.file)).resolve()}:{attribute}" if file.endswith(".py") else kernel.spec

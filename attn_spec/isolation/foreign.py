@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from attn_spec.isolation.declared import declaration, kernel_of
 from attn_spec.kernels import global_state
+from attn_spec.kernels.flashinfer_trace.kernels import is_document
 from attn_spec.kernels.frameworks.framework import FrameworkError
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.resolve import check_file, is_of_the_package, module_of, resolve, source_of
@@ -46,7 +48,7 @@ def account(kernel: Kernel) -> dict[str, Any]:
     names, packages = host.imported()  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
     folder = (kernel.file or Path()).resolve().parent
     sources = host.wire.process.sources  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-    first = sources.imported(names).items()
+    first = sources.imported([*names, *map(str, sources.beside)]).items()
     files = {Path(os.path.relpath(path, folder)).as_posix(): digest for path, digest in first}
     changes = sorted(host.wire.noted)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
     return {"imported_sha256": files, "packages": packages, "changes": changes}
@@ -61,25 +63,32 @@ def isolated(spec: str, memory: float | None = None, **declared: Any) -> Kernel:
     from attn_spec.isolation.sources import Sources
     from attn_spec.isolation.wire import Wire
 
-    typed, colon, attribute = spec.partition(":")
-    named = typed
-    if typed.endswith(".py"):
+    typed, colon, attribute = (spec, "", "") if is_document(spec) else spec.partition(":")
+    named, is_file = typed, typed.endswith(".py") or is_document(typed)
+    if is_file:
         check_file(Path(typed))
         named = str(Path(typed).resolve())
     given = {key: value for key, value in declared.items() if value}
-    file = named if typed.endswith(".py") else source_of(module_of(spec))
-    sources = Sources(file)
-    process = Process(named + colon + attribute, given, memory, sources)
+    beside = [str(Path(given[name]).resolve()) for name in ("definition",) if name in given]
+    file = named if is_file else source_of(module_of(spec))
+    sources = Sources(file, *beside)
+    absolute = dict(zip(("definition",), beside, strict=False))
+    process = Process(named + colon + attribute, given | absolute, memory, sources)
     try:
         made = declaration(process.loaded())
         wire = Wire(process)
         library = remote_framework(made.framework, wire)
         name = made.attribute or attribute
         functions = RemoteFunction(wire, "call", name), RemoteFunction(wire, "backward", name)
-        return kernel_of(made, spec, *functions, host=library, source=file, source_digest=sources.digest)
+        facts = {"host": library, "source": file, "source_digest": sources.digest}
+        found = kernel_of(made, spec, *functions, **facts)
+        return replace(found, given={**found.given, **{name: given[name] for name in absolute}})
     except KernelError as error:
         process.end()
-        raise KernelError(str(error).replace(named, typed)) from None
+        told = str(error).replace(named, typed)
+        for name, path in absolute.items():
+            told = told.replace(path, given[name])
+        raise KernelError(told) from None
     except FrameworkError as error:
         process.end()
         raise KernelError(str(error)) from error

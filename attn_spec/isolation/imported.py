@@ -21,10 +21,13 @@ SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 MAPS = Path("/proc/self/maps")
 
 
-def files() -> list[str]:
-    """Return the files of loaded modules and libraries outside packages, standard library and attn-spec."""
+def files(home: Path) -> list[str]:
+    """Return the files of loaded modules and libraries outside packages, standard library and attn-spec.
+
+    Files in ``home``, the folder of the process, are left out: they end with it, and a document holds their text.
+    """
     own = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
-    own.append(Path(__file__).resolve().parents[1])
+    own += [Path(__file__).resolve().parents[1], home.resolve()]
     found = _libraries()
     for module in list(sys.modules.values()):
         name = getattr(module, "__file__", None)

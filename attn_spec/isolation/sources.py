@@ -24,15 +24,20 @@ class ChangedError(KernelError):
 
 
 class Sources:
-    """The files of one kernel, as they were before its process first started."""
+    """The files of one kernel, as they were before its process first started.
 
-    def __init__(self, file: str | None) -> None:
+    They are its own file, files that the user named ``beside`` it, and the Python files below its folder.
+    """
+
+    def __init__(self, file: str | None, *beside: str) -> None:
         self.file = Path(file).resolve() if file else None
+        #: Files that the user named beside the kernel's own, such as the definition of a solution.
+        self.beside = tuple(path for path in map(Path, beside) if path.is_file())
         self._first: dict[Path, str] = {}
         self._used: set[Path] = set()
         if self.file is not None and self.file.is_file():
-            self._first = {path: digest(path) for path in (self.file, *_below(self.file.parent))}
-            self._used = {self.file}
+            self._first = {path: digest(path) for path in (self.file, *self.beside, *_below(self.file.parent))}
+            self._used = {self.file, *self.beside}
 
     @property
     def digest(self) -> str:

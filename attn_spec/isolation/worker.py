@@ -9,6 +9,7 @@ import faulthandler
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from attn_spec.isolation.declared import told
 from attn_spec.isolation.handed import Handed
 from attn_spec.isolation.imported import files, packages
 from attn_spec.isolation.plain import decoded
+from attn_spec.kernels.flashinfer_trace import sources
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, FrameworkError, Pull, framework
 from attn_spec.kernels.global_state import GlobalState
 from attn_spec.kernels.kernel import Kernel, KernelError
@@ -70,6 +72,8 @@ class Serving:
         #: Function that pulls cotangents back through the last recorded call.
         self.pull: Pull | None = None
         self.state = GlobalState()
+        #: Folder of this process, which sources of a solution are written into.
+        self.home = Path.cwd()
 
     def answer(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
         """Do what a message asks for, and return the answer's header and arrays."""
@@ -79,7 +83,7 @@ class Serving:
             "missing": self._missing,
             "call": self._call,
             "pull": self._pull,
-            "imported": lambda header, blobs: ({"files": files(), "packages": packages()}, []),
+            "imported": lambda header, blobs: ({"files": files(self.home), "packages": packages()}, []),
         }
         return tasks[header["do"]](header, blobs)
 
@@ -95,6 +99,7 @@ class Serving:
         sys.path[:0] = header["path"][:1]
         sys.path += [folder for folder in header["path"] if folder not in sys.path]
         confinement.limit_memory(header["memory"])
+        sources.write_below(self.home)  # the judge removes this folder with the process
         try:
             self.kernel = resolve(header["spec"], **header["declared"])
             return {"kernel": told(self.kernel, attribute_of(self.kernel))}, []

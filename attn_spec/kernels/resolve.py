@@ -18,6 +18,8 @@ from typing import Any
 
 from attn_spec.faults import with_article
 from attn_spec.kernels.declaration import default_name, from_callable
+from attn_spec.kernels.flashinfer_trace.kernels import is_document
+from attn_spec.kernels.flashinfer_trace.kernels import kernel_of as kernel_of_document
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.signed import is_signed_wrapper
 
@@ -26,13 +28,17 @@ MINUS = "-"
 
 
 def resolve(spec: str, **declared: Any) -> Kernel:
-    """Find a kernel by ``file.py:name``, ``pkg.mod:name``, an in-tree or entry-point short name, or
-    ``definition:BITS``.
+    """Find a kernel by ``file.py:name``, ``pkg.mod:name``, an in-tree or entry-point short name, ``definition:BITS``,
+    or the file of a document of the FlashInfer Trace schema.
 
     ``declared`` completes an undecorated callable, and is refused for a decorated one. An object with the methods of
     ``signature`` counts as a callable. Raises :class:`KernelError`, whose message says what to do next.
     """
     given = {key: value for key, value in declared.items() if value}
+    if is_document(spec):
+        return kernel_of_document(spec, **given)
+    if "definition" in given:
+        raise KernelError(f"{spec} is no solution of the FlashInfer Trace schema, a .json file; leave --definition out")
     found, module = _found(spec)
     if isinstance(found, Kernel):
         if given:
@@ -75,6 +81,8 @@ def _found(spec: str) -> tuple[Any, str]:
 def is_of_the_package(spec: str) -> bool:
     """Return whether a name means a kernel of attn-spec; nothing is imported."""
     module, _, attribute = spec.partition(":")
+    if is_document(spec):
+        return False
     plugin = {entry.name: entry.module for entry in entry_points(group="attn_spec.kernels")}.get(spec)
     if plugin is not None:
         return plugin.startswith("attn_spec.")
@@ -105,17 +113,23 @@ def source_of(module: str) -> str:
 
 
 def declarations(
-    framework: str | None, contract: str | None, supports: str | None, signature: str | None = None
+    framework: str | None,
+    contract: str | None,
+    supports: str | None,
+    signature: str | None = None,
+    definition: str | None = None,
 ) -> dict[str, Any]:
-    """Return the declarations of an undecorated callable, for :func:`resolve`, from the texts that a user typed.
+    """Return the declarations of an undecorated callable, or of a solution, for :func:`resolve`, from the texts that a
+    user typed.
 
     Commas separate options; an option with a leading minus is left out.
     """
     named = [option.strip() for option in (supports or "").split(",") if option.strip()]
     without = tuple(option.removeprefix(MINUS).strip() for option in named if option.startswith(MINUS))
     given = tuple(option for option in named if not option.startswith(MINUS))
-    of_signature = {} if signature is None else {"signature": signature}
-    return {"framework": framework, "contract": contract, "supports": given, "without": without, **of_signature}
+    named_by = {"signature": signature, "definition": definition}
+    further = {name: value for name, value in named_by.items() if value is not None}
+    return {"framework": framework, "contract": contract, "supports": given, "without": without, **further}
 
 
 def in_tree() -> list[str]:

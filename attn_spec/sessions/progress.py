@@ -40,6 +40,9 @@ class Request:
     supports: str | None = None
     #: Name of the library's signature with which an undecorated callable is called.
     signature: str | None = None
+    #: File of the definition that the kernel, a document, is a solution of, and file of workloads of that definition.
+    definition: str | None = None
+    workload: str | None = None
     #: True if the kernel runs in a process of its own; None chooses that for kernels outside attn-spec.
     isolate: bool | None = None
     #: Limit of this process's address space, in GiB.
@@ -60,7 +63,7 @@ class Request:
         pairs += [("shape", shape) for shape in self.shapes]
         pairs += [("profile", self.profile), ("seed", self.seed), ("call-limit", self.call_limit)]
         pairs += [("framework", self.framework), ("contract", self.contract), ("supports", self.supports)]
-        pairs += [("signature", self.signature)]
+        pairs += [("signature", self.signature), ("definition", self.definition), ("workload", self.workload)]
         pairs += [("isolate", isolate_word(self.isolate)), ("memory", self.memory)]
         table = self.known_defects
         pairs += [("known-defects", table if table in (None, OWN) else table.resolve())]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from attn_spec.kernels.defects import Defect
     from attn_spec.kernels.kernel import Kernel
     from attn_spec.kernels.subject import Subject
+    from attn_spec.problem.shape_spec import AskedShape
     from attn_spec.search.preflight import Preflight
     from attn_spec.search.profiles import Profile
     from attn_spec.search.property import Property
@@ -142,9 +143,26 @@ class Session:
 
     def _at_shapes(self, checked: Preflight) -> Preflight:
         """Return the preflight with the shapes that the user asked for added to its subjects."""
-        shapes = tuple(dict.fromkeys(self.option("shape")))
+        shapes = tuple(dict.fromkeys((*self.option("shape"), *self._shapes_of_workloads(checked))))
         subjects = tuple(dataclasses.replace(subject, shapes=shapes) for subject in checked.subjects)
         return dataclasses.replace(checked, subjects=subjects)
+
+    def _shapes_of_workloads(self, checked: Preflight) -> tuple[AskedShape, ...]:
+        """Return the shapes of the file of workloads, for a kernel that is a document. Raises :class:`KernelError`."""
+        if self.option("workload") is None:
+            return ()
+        from attn_spec.kernels.flashinfer_trace.workloads import shapes_of
+        from attn_spec.kernels.kernel import KernelError
+        from attn_spec.problem.shape_spec import ShapeError
+        from attn_spec.search.drawing.asked_shapes import check_memory
+
+        kernel = checked.subjects[0].kernel
+        try:
+            found = shapes_of(Path(self.option("workload")), self.option("definition") or kernel.spec)
+            check_memory(found)
+        except ShapeError as error:
+            raise KernelError(f"{self.option('workload')}: {error}") from None
+        return found
 
     def known_defects_of(self, kernel: Kernel) -> tuple[Defect, ...]:
         """Return the known defects of the file, and the kernel's own if they count: no kernel may excuse itself."""
@@ -226,7 +244,7 @@ class Session:
                 suite=provenance.suite(),
                 configuration=provenance.configuration(checked, device, self.profile, self.seed)
                 | {"only": self.option("property"), "memory": self.option("memory")}
-                | {"shapes": [str(shape) for shape in self.option("shape")]},
+                | {"shapes": [str(shape) for shape in checked.subjects[0].shapes]},
                 known_defects=[dataclasses.asdict(one) for one in self.known_defects_of(checked.subjects[0].kernel)],
                 declarations=provenance.declarations(checked),
                 catalogue=provenance.catalogue(),
@@ -322,7 +340,7 @@ class Session:
         from attn_spec.kernels.time_limit import last_resort
         from attn_spec.search.preflight import PlainCallError, preflight
 
-        declared = declarations(*map(self.option, ("framework", "contract", "supports", "signature")))
+        declared = declarations(*map(self.option, ("framework", "contract", "supports", "signature", "definition")))
         try:
             kernel = found(spec, self.option("isolate"), self.option("memory"), **declared)
             dtypes = [dtype for dtype in self.option("dtype") if named or dtype in kernel.dtypes]

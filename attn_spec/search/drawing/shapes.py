@@ -41,6 +41,9 @@ MOST_HEADS = 16
 FEW_HEADS = 4
 #: Number of batch entries that a kernel of a fixed number of query heads gets at least, whatever that number is.
 FEW_ENTRIES = 3
+#: Largest B * Hq with B > 1 of a kernel of a fixed number of query heads, times its slowness, up to which it gets as
+#: many batch entries as a kernel with one head.
+MOST_OF_ONE_NUMBER = 2**11
 #: Largest Hq times the slowness of a kernel.
 HEADS_BUDGET = 256
 
@@ -115,8 +118,11 @@ class Ingredients:
         if "empty" in chosen:
             keys, queries = [(0, 0), (keys, 0), (0, queries)][self.empty if "cross" in chosen else 0]
         D, value_dim = self._dims(subject.kernel.limits.widths, chosen)
-        few = FEW_HEADS if limits.query_heads is None else FEW_ENTRIES * heads
-        is_small = self.batch * heads * subject.kernel.slowness <= max(most_heads, few)
+        few = FEW_HEADS
+        if limits.query_heads is not None:
+            few = FEW_ENTRIES * heads
+            most_heads = max(most_heads, few, min(most_heads * heads, MOST_OF_ONE_NUMBER))
+        is_small = self.batch * heads * subject.kernel.slowness <= most_heads
         batch = self.batch if is_small else max(min(self.batch, few // heads), 1)
         return {
             "batch": int(min(batch, limits.most("B"), limits.most("BH") / heads)),
