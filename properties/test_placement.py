@@ -51,6 +51,11 @@ def without_pages(own: Subject) -> str:
     return "" if own.presentation.has_pages else "its keys lie in no pages"
 
 
+def without_tails(own: Subject) -> str:
+    """Return why a property of what follows the pages of a sequence does not apply to a subject; empty if it does."""
+    return without_pages(own) or ("" if own.presentation.has_tails else "its lists of pages end with the last page")
+
+
 def of_one_size(own: Subject) -> str:
     """Return why a property of the sizes of pages does not apply to a subject; empty if it does."""
     if not own.presentation.has_page_sizes:
@@ -112,7 +117,7 @@ def test_pages_may_have_any_size(subject: Subject, problem: Problem) -> None:
     hunts="a page behind the last one that is loaded, a table that is read past the end of a sequence",
     needs=("seqused_k",),
     problems=of_sequences,
-    not_applicable=without_pages,
+    not_applicable=without_tails,
 )
 def test_what_a_table_has_behind_the_last_page_changes_nothing(subject: Subject, problem: Problem) -> None:
     """A page of no sequence, or of another one, behind the pages of a sequence changes no bit of the answer.

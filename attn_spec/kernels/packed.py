@@ -83,6 +83,10 @@ class Packed(Buffers):
         return self.has_pages and "size" in self.keys.axes
 
     @property
+    def has_tails(self) -> bool:
+        return self.keys.has_tails(self.placement)
+
+    @property
     def has_unused_rows(self) -> bool:
         return self.queries.has_slots_behind
 

@@ -37,6 +37,10 @@ class Pages(Places):
     def says_where(self) -> tuple[str, ...]:
         return ("block_table", "seqused_k", *(("max_seqlen_k",) if self.states_longest else ()))
 
+    def has_tails(self, placement: Placement) -> bool:
+        del placement
+        return True
+
     def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
         size = self.size(problem, placement)
         return (problem.batch * -(-problem.key_length // size) + 2, size)
@@ -111,6 +115,9 @@ class ListedPages(Pages):
     def says_where(self) -> tuple[str, ...]:
         return ("kv_indptr", "kv_indices", *(("kv_last_page_len",) if self.has_sizes else ()))
 
+    def has_tails(self, placement: Placement) -> bool:
+        return not placement.tight
+
     def size(self, problem: Problem, placement: Placement) -> int:
         return super().size(problem, placement) if self.has_sizes else 1
 
@@ -169,6 +176,41 @@ class CountedPages(ListedPages):
     def lengths(self, needed: np.ndarray, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> np.ndarray:
         del needed, buffer
         return integers(arguments["kv_len_arr"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedSlots(Pages):
+    """Keys and values in caches [pages, page size, ..] whose slots are listed one by one, for each sequence.
+
+    Sequence b has the keys in the slots ``sparse_indices[b]``, int32 [B, ..], behind the last of which stands -1. The
+    slot of a key is the number of its page times the size of a page, and the place in it. So one query sees any keys of
+    the cache that an indexer has chosen for it, as in DeepSeek-V3.2, and two queries may see the same keys.
+    """
+
+    states_longest: bool = False
+
+    @property
+    def says_where(self) -> tuple[str, ...]:
+        return ("sparse_indices",)
+
+    def has_tails(self, placement: Placement) -> bool:
+        del placement
+        return False
+
+    def pool(self, buffer: tuple[int, ...]) -> tuple[int, int]:
+        """Return the number of slots, each of which is listed as if it were a page of one key."""
+        pages, size = buffer
+        return pages * size, 1
+
+    def stated(self, problem: Problem, placement: Placement, table: np.ndarray, needed: np.ndarray) -> Further:
+        del problem, placement
+        listed = np.where(np.arange(table.shape[1]) < needed[:, None], table, -1)
+        return {"sparse_indices": listed[:, :-1].astype(np.int32)}  # no sequence needs the last column
+
+    def pages(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        del buffer
+        listed = integers(arguments["sparse_indices"])
+        return listed, (listed >= 0).sum(axis=1)
 
 
 def _sharing(problem: Problem, own: np.ndarray, size: int, appended: int) -> np.ndarray:

@@ -64,6 +64,11 @@ class Places:
         """True if :meth:`own_slots` may have more slots than a sequence is long."""
         return False
 
+    def has_tails(self, placement: Placement) -> bool:
+        """Return whether a list of pages goes on behind the pages of a sequence."""
+        del placement
+        return False
+
     def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
         """Return the lengths of the axes of slots for a problem."""
         raise NotImplementedError

@@ -186,6 +186,11 @@ class Presentation:
         return False
 
     @property
+    def has_tails(self) -> bool:
+        """True if a list of pages goes on behind the pages of a sequence."""
+        return False
+
+    @property
     def has_unused_rows(self) -> bool:
         """True if the output has places for queries that are not there."""
         return True

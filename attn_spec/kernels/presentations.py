@@ -12,7 +12,7 @@ from attn_spec.kernels.latent_calls import LatentCalls
 from attn_spec.kernels.layout import Layout
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.packed import Packed
-from attn_spec.kernels.pages import CountedPages, ListedPages, Pages
+from attn_spec.kernels.pages import CountedPages, ListedPages, ListedSlots, Pages
 from attn_spec.kernels.placement import DRAWN_ONCE
 from attn_spec.kernels.places import Bounds, EqualEach, OneEach, Places, Rectangle, Segments
 from attn_spec.kernels.presentation import Presentation
@@ -219,6 +219,16 @@ PRESENTATIONS: dict[str, Presentation] = {
         "one query of each sequence, q_nope and q_pe [B, Hq, ..]; caches and lists of pages as in mla_csr_last_page",
         OneEach(side="q"),
         ListedPages(),
+        two_caches=True,
+        queries_apart=True,
+        query_lengths=(1,),
+        asks_for=("cross",),
+    ),
+    "mla_sparse": _latent(
+        "one query of each sequence, q_nope and q_pe [B, Hq, ..]; caches as in mla_paged_apart, of whose slots "
+        "sparse_indices lists those of each query's keys and -1 behind the last, as FlashInfer-Bench's dsa_paged",
+        OneEach(side="q"),
+        ListedSlots(),
         two_caches=True,
         queries_apart=True,
         query_lengths=(1,),

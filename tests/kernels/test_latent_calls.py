@@ -29,7 +29,7 @@ RECIPE = Recipe(
 
 def fitting(name):
     """Return the recipe with the changes without which the presentation cannot say it."""
-    return replace(RECIPE, query_length=1, seqused_q=None) if name.startswith("mla_decode") else RECIPE
+    return replace(RECIPE, query_length=1, seqused_q=None) if LATENT[name].limits.query_lengths == (1,) else RECIPE
 
 
 def parts_of(name, tensors, head_dim_v):
@@ -60,11 +60,15 @@ def made(name, misread=lambda *tensors, **arguments: (tensors, arguments)):
         if "kv_len_arr" in arguments:
             lengths, pages = arguments.pop("kv_len_arr"), np.diff(arguments["kv_indptr"])
             arguments["kv_last_page_len"] = lengths - (pages - 1) * k.shape[1]
+        if "sparse_indices" in arguments:
+            slots = [row[row >= 0] for row in arguments.pop("sparse_indices")]
+            arguments["block_table"], arguments["seqused_k"] = slots, [len(row) for row in slots]
+            k, v = (x.reshape(-1, 1, *x.shape[2:]) for x in (k, v))
         out = np.full((*q.shape[:-1], v.shape[-1]), np.nan, dtype=np.float32)
         lse = np.full(out.shape[:-1], np.nan, dtype=np.float32)
         for there, seen in zip(rows_behind(q, **arguments), keys_of(k, **arguments), strict=True):
             out[there], lse[there] = attend(q[there], k[seen], v[seen], scale, causal)
-        return out, lse if name.startswith("mla_decode") else lse.swapaxes(-1, -2)
+        return out, lse if PRESENTATIONS[name].limits.query_lengths == (1,) else lse.swapaxes(-1, -2)
 
     return attention
 
@@ -119,6 +123,12 @@ def nothing_in_a_full_page(*tensors, **arguments):
     return tensors, {**arguments, "kv_last_page_len": arguments["kv_last_page_len"] % size}
 
 
+def in_order(*tensors, **arguments):
+    """Return a call whose keys are taken from the first slots on."""
+    listed = arguments["sparse_indices"]
+    return tensors, {"sparse_indices": np.where(listed < 0, -1, np.arange(listed.shape[1]))}
+
+
 def reversed_columns(q, kv, **arguments):
     """Return a call whose keys are read from their last column to the first."""
     return (q, kv[..., ::-1].copy()), arguments
@@ -132,6 +142,7 @@ def reversed_columns(q, kv, **arguments):
         ("mla_csr_last_page", nothing_in_a_full_page),
         ("mla_decode", reversed_columns),
         ("mla_decode_csr", swapped),
+        ("mla_sparse", in_order),
     ],
 )
 def test_a_twin_that_misreads_the_call_is_refuted(name, misread):

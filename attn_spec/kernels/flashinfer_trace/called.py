@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from attn_spec.kernels.flashinfer_trace.interface import SCALE, Interface
+from attn_spec.kernels.flashinfer_trace.interface import LISTED, SCALE, Interface
 from attn_spec.kernels.misbehaviour import Misbehaviour
 
 
@@ -39,7 +39,12 @@ class Called:
         if name == SCALE:
             scale = given.get("scale")
             return float(given["q"].shape[-1] ** -0.5 if scale is None else scale)
-        return given[self.interface.own(name)].contiguous()
+        value = given[self.interface.own(name)]
+        if name == LISTED and self.interface.listed_keys is not None:
+            wide = value.new_full((len(value), self.interface.listed_keys), -1)
+            wide[:, : value.shape[1]] = value
+            return wide
+        return value.contiguous()
 
     def _write(self, passed: list[Any], own: Mapping[str, Any]) -> None:
         """Call the function with tensors to write into. It gets its own for a log-sum-exp whose axes are swapped."""

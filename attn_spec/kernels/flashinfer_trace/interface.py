@@ -29,8 +29,20 @@ _LSE = ("rows", "query heads")
 BOUNDS = "qo_indptr"
 #: Input with the factor of scores.
 SCALE = "sm_scale"
-#: Inputs of integers: attn-spec's names for them, where these differ by presentation they stand in ``OpType.renamed``.
-LISTS = (BOUNDS, "kv_indptr", "kv_indices", "kv_last_page_len")
+#: Input that lists the keys of each query.
+LISTED = "sparse_indices"
+#: Inputs of integers that say where sequences lie.
+LISTS = (BOUNDS, "kv_indptr", "kv_indices", "kv_last_page_len", LISTED)
+
+
+#: Tensors of latent attention, and their names in the presentations.
+_LATENT = {
+    "q_nope": ("rows", "query heads", "Dv"),
+    "q_pe": ("rows", "query heads", "rotated part of D"),
+    "ckv_cache": ("pages", "page size", "Dv"),
+    "kpe_cache": ("pages", "page size", "rotated part of D"),
+}
+_LATENT_NAMES = {"ckv_cache": "ckv", "kpe_cache": "kpe"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +90,20 @@ OP_TYPES: dict[str, OpType] = {
         says="latent attention (MLA) over pages of a cache",
         decode="mla_decode_csr",
         prefill="mla_csr_last_page",
-        tensors={
-            "q_nope": ("rows", "query heads", "Dv"),
-            "q_pe": ("rows", "query heads", "rotated part of D"),
-            "ckv_cache": ("pages", "page size", "Dv"),
-            "kpe_cache": ("pages", "page size", "rotated part of D"),
-        },
-        renamed={"ckv_cache": "ckv", "kpe_cache": "kpe"},
+        tensors=_LATENT,
+        renamed=_LATENT_NAMES,
         needed=("kv_indptr", "kv_indices", SCALE),
         optional=(BOUNDS, "kv_last_page_len"),
+        latent=True,
+    ),
+    "dsa_paged": OpType(
+        says="latent attention (MLA) of each query to the keys that are listed for it",
+        decode="mla_sparse",
+        prefill="",
+        tensors=_LATENT,
+        renamed=_LATENT_NAMES,
+        needed=(LISTED, SCALE),
+        optional=(),
         latent=True,
     ),
 }
@@ -106,7 +123,7 @@ class Interface:
         self._check_inputs()
         self._check_outputs()
         self._check_dtypes()
-        if not self.lists_of_one and self.sizes.get("page size") != 1 and "page size" in self.sizes:
+        if "kv_indices" in self.row.needed and not self.states_last_pages and self.sizes["page size"] != 1:
             raise self._error(
                 "inputs", "has no kv_last_page_len, and its pages may have several keys; add kv_last_page_len"
             )
@@ -133,7 +150,7 @@ class Interface:
         return self.is_prefill and "causal" in self.definition.name.split("_")
 
     @property
-    def lists_of_one(self) -> bool:
+    def states_last_pages(self) -> bool:
         """True if the definition says how many keys each last page has."""
         return "kv_last_page_len" in self.definition.inputs
 
@@ -208,7 +225,14 @@ class Interface:
         }
         if (size := sizes.get("page size")) is not None:
             facts["page_sizes"] = (size,)
+        if self.listed_keys is not None:
+            facts["largest"] = {"K": self.listed_keys}
         return facts
+
+    @property
+    def listed_keys(self) -> int | None:
+        """Number of keys that are listed for each query; None if workloads give it, or none are listed."""
+        return self.sizes.get("listed keys")
 
     def _widths(self) -> tuple[tuple[int, int], ...] | None:
         """Return the pair (D, Dv), or None if workloads give one of them."""
@@ -221,7 +245,8 @@ class Interface:
     def axes(self) -> dict[str, tuple[str, ...]]:
         """Axes of tensors and outputs by name, by what they count."""
         lse = {"lse": _LSE} if "lse" in self.definition.outputs else {}
-        return {**self.row.tensors, "output": ("rows", "query heads", "Dv"), **lse}
+        listed = {LISTED: ("rows", "listed keys")} if LISTED in self.row.needed else {}
+        return {**self.row.tensors, **listed, "output": ("rows", "query heads", "Dv"), **lse}
 
     def tensor(self, name: str) -> Tensor:
         return (self.definition.inputs | self.definition.outputs)[name]

@@ -13,6 +13,9 @@ from attn_spec.kernels.flashinfer_trace.interface import Interface
 from attn_spec.kernels.flashinfer_trace.schema import Definition, DocumentError, Trace, Workload, read, read_lines
 from attn_spec.problem.shape_spec import BETWEEN, AskedShape, ShapeError
 
+#: Axis of the keys that are listed for each query.
+_LISTED = "listed keys"
+
 
 def shapes_of(file: Path, definition_file: str) -> tuple[AskedShape, ...]:
     """Return the shapes of the workloads in a file, each once, for the definition in another. Raises
@@ -34,12 +37,10 @@ def shapes_of(file: Path, definition_file: str) -> tuple[AskedShape, ...]:
 def _shape(workload: Workload, interface: Interface, where: str) -> AskedShape:
     counted = [name for name in interface.sizes if name != "pages"]
     row, sizes = interface.row, {name: _size(name, interface, workload, where) for name in counted}
-    batch = _length(interface.axis("kv_indptr", 0), interface, workload, where) - 1
-    if batch < 1:
-        raise DocumentError(f"{where}: axes give no sequence: kv_indptr must have two numbers or more")
-    listed = interface.axis("kv_indices", 0) if "kv_indices" in row.needed else None
-    keys = sizes["keys"] if listed is None else _length(listed, interface, workload, where) * sizes["page size"]
     queries = sizes["rows"]
+    batch, keys = (queries, queries * sizes[_LISTED]) if _LISTED in sizes else _counted(interface, workload, where)
+    if batch < 1:
+        raise DocumentError(f"{where}: axes give no sequence")
     if min(queries, keys) < batch:
         raise DocumentError(f"{where}: axes give {batch} sequences {queries} queries and {keys} keys; each needs one")
     of_keys, of_queries = _dealt(keys, batch), _dealt(queries, batch)
@@ -64,6 +65,15 @@ def _shape(workload: Workload, interface: Interface, where: str) -> AskedShape:
         )
     except ShapeError as error:
         raise DocumentError(f"{where}: axes give no shape that attn-spec examines: {error}") from None
+
+
+def _counted(interface: Interface, workload: Workload, where: str) -> tuple[int, int]:
+    """Return the number of sequences, and of all their keys; a page is taken for full."""
+    batch = _length(interface.axis("kv_indptr", 0), interface, workload, where) - 1
+    if "kv_indices" not in interface.row.needed:
+        return batch, _size("keys", interface, workload, where)
+    pages = _length(interface.axis("kv_indices", 0), interface, workload, where)
+    return batch, pages * _size("page size", interface, workload, where)
 
 
 def _size(what: str, interface: Interface, workload: Workload, where: str) -> int:

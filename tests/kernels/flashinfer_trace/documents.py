@@ -102,13 +102,30 @@ def run(q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, sm
 """
 )
 
+SPARSE = (
+    _ATTEND
+    + """
+def run(q_nope, q_pe, ckv_cache, kpe_cache, sparse_indices, sm_scale):
+    assert sparse_indices.shape == (len(q_nope), 700)
+    output, lse = torch.zeros_like(q_nope), torch.full(q_nope.shape[:2], -torch.inf)
+    for t, row in enumerate(sparse_indices):
+        listed = row[row != -1].long()
+        ckv, kpe = (cache.flatten(0, 1)[listed][:, None] for cache in (ckv_cache, kpe_cache))
+        q = torch.cat([q_nope[t], q_pe[t]], dim=-1)[None]
+        output[t : t + 1], lse[t : t + 1] = attend(q, torch.cat([ckv, kpe], -1), ckv, sm_scale, False)
+    return output, lse
+"""
+)
+
 _POOL = ("num_pages", "page_size", "num_kv_heads", "head_dim")
 _LATENT_POOL = ("num_pages", "page_size")
 _BOUNDS, _PAGES = ("len_indptr",), ("num_kv_indices",)
 
 
 def definition(kind, *, dtype="bfloat16", heads=4, kv_heads=2, dim=16, page_size=1, reference=None, **changes):
-    """Return a definition: of "decode", "prefill" (pages), "ragged", "mla_decode" or "mla_prefill"."""
+    """Return a definition: of "decode", "prefill" (pages), "ragged", "mla_decode", "mla_prefill" or "dsa"."""
+    if kind == "dsa":
+        return _of_listed_keys(heads, dim, page_size, dtype) | changes
     rows = "batch_size" if "decode" in kind else "total_q"
     of_queries = {} if "decode" in kind else {"qo_indptr": _BOUNDS}
     if "mla" in kind:
@@ -155,6 +172,17 @@ def definition(kind, *, dtype="bfloat16", heads=4, kv_heads=2, dim=16, page_size
         "reference": reference or sources.get(kind, MLA_PREFILL),
     }
     return made | changes
+
+
+def _of_listed_keys(heads, dim, page_size, dtype):
+    """Return a definition of attention to listed keys: that of latent decoding, with 700 keys in place of pages."""
+    made = definition("mla_decode", heads=heads, dim=dim, page_size=page_size, dtype=dtype, reference=SPARSE)
+    axes = {name: axis for name, axis in made["axes"].items() if name not in ("len_indptr", "num_kv_indices")}
+    inputs = {name: x for name, x in made["inputs"].items() if name not in ("kv_indptr", "kv_indices", "sm_scale")}
+    inputs["sparse_indices"] = {"shape": ["batch_size", "topk"], "dtype": "int32"}
+    inputs["sm_scale"] = made["inputs"]["sm_scale"]
+    axes["topk"] = {"type": "const", "value": 700}
+    return made | {"name": f"dsa_sparse_h{heads}", "op_type": "dsa_paged", "axes": axes, "inputs": inputs}
 
 
 def solution(made, content, *, writes=False, language="python", name="mine", **changes):

@@ -14,6 +14,7 @@ PRESENTED = {
     "ragged": "THD",
     "mla_decode": "mla_decode_csr",
     "mla_prefill": "mla_csr_last_page",
+    "dsa": "mla_sparse",
 }
 
 
@@ -23,7 +24,7 @@ def interface(kind, **changes):
 
 @pytest.mark.parametrize("kind", PRESENTED)
 def test_a_definition_says_how_its_kernels_are_called(kind, tmp_path):
-    size, latent = 4 if kind == "prefill" else 1, "mla" in kind
+    size, latent = 4 if kind in ("prefill", "dsa") else 1, kind in ("mla_decode", "mla_prefill", "dsa")
     made = documents.definition(kind, page_size=size, heads=8, kv_heads=2)
     (path,) = documents.write(tmp_path, made=made)
     found = resolve(path)
@@ -35,7 +36,12 @@ def test_a_definition_says_how_its_kernels_are_called(kind, tmp_path):
     assert found.limits.page_sizes == (None if kind == "ragged" else (size,))
     assert found.conventions.causal_alignment == "bottom_right"
     assert found.conventions.lse_base == "2"
-    assert ("causal" in found.limits.always) == found.limits.keys_reach_queries == ("decode" not in kind)
+    assert (
+        ("causal" in found.limits.always)
+        == found.limits.keys_reach_queries
+        == (kind in ("prefill", "ragged", "mla_prefill"))
+    )
+    assert found.limits.largest == ({"K": 700} if kind == "dsa" else {})
     assert (found.dtypes, found.framework, found.declared) == (("bfloat16",), "torch", True)
     assert found.limits.tight_buffers
     assert "gqa" in found.limits.needed

@@ -96,9 +96,9 @@ def test_the_rule_of_flashinfer_bench_accepts_the_wrong_solutions(tmp_path, name
     assert not accepted((answer[0] + 0.05, answer[1]), reference["run"](*call))
 
 
-@pytest.mark.parametrize("kind", ["decode", "prefill", "ragged", "mla_decode", "mla_prefill"])
+@pytest.mark.parametrize("kind", ["decode", "prefill", "ragged", "mla_decode", "mla_prefill", "dsa"])
 def test_the_reference_of_a_definition_is_a_kernel(tmp_path, kind):
-    right = documents.definition(kind, **({"page_size": 3} if kind == "prefill" else {}))
+    right = documents.definition(kind, **({"page_size": 3} if kind in ("prefill", "dsa") else {}))
     wrong = right | {"reference": right["reference"].replace("softmax(-1), v", "softmax(-1), 2 * v")}
     assert wrong != right
     paths = documents.write(tmp_path, right=right, wrong=wrong)

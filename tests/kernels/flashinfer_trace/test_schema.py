@@ -7,7 +7,7 @@ import pytest
 from attn_spec.kernels.flashinfer_trace.schema import Definition, DocumentError, Solution, Trace, read, read_lines
 from tests.kernels.flashinfer_trace import documents, solutions
 
-KINDS = ("decode", "prefill", "ragged", "mla_decode", "mla_prefill")
+KINDS = ("decode", "prefill", "ragged", "mla_decode", "mla_prefill", "dsa")
 MADE = documents.definition("decode")
 MINE = documents.solution(MADE, "def run(): ...")
 TRACE = {
