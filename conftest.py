@@ -2,10 +2,10 @@
 
 They bear the mark ``exhaustive``. A test says so itself, or of its cases: ``one_in(n)`` leaves the first of each n.
 
-Of a property it is every kernel and dtype of a framework but one, which the names of both choose. So each framework
-meets each property, and each file, kernel and dtype a share of those that concern it, equal for the files of a
-framework. Slow kernels, interpreted, compiled for each shape or spread over processes, share as those of one framework
-do, and meet one property in ``SLOW_MEET``: what a property asks of a kernel the others show.
+Of a property it is every kernel and dtype but one, which the name of the property chooses. So some kernel meets each
+property, and each file, kernel and dtype meets a share of those that concern it, equal for the files. Slow kernels,
+interpreted, compiled for each shape or spread over processes, share among themselves, and meet one property in
+``SLOW_MEET``.
 
 What needs a GPU bears the mark ``gpu``; ``make gpu`` runs it.
 
@@ -21,8 +21,8 @@ import pytest
 
 from attn_spec.kernels.frameworks.framework import framework
 
-#: Kernels that share whatever their framework.
-SLOW = "slow"
+#: Kernels that share the properties among themselves, whatever their framework.
+FAST, SLOW = "fast", "slow"
 #: One property in so many is examined for a slow kernel.
 SLOW_MEET = 3
 
@@ -47,22 +47,32 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all that are alike but one, of those that the property applies to; of cases, all but one in n."""
+    """Mark all items of a property but those that meet it in the default run; of cases, all but one in n."""
     _leave_one_in(items)
-    alike = defaultdict(list)
+    groups = defaultdict(lambda: defaultdict(list))
     for item in items:
         if hasattr(getattr(item, "function", None), "attention_property"):
-            alike[item.function.attention_property.id, _shared_with(item.callspec.params["subject"].kernel)].append(
-                item
-            )
-    for (property_id, shared), every in alike.items():
-        applicable = [item for item in every if _applies(item)] or every
-        number = zlib.crc32(f"{property_id} {shared}".encode())
-        left_out = shared == SLOW and number % SLOW_MEET
-        chosen = None if left_out else _chosen(applicable, number // (SLOW_MEET if shared == SLOW else 1))
-        for item in every:
-            if item is not chosen:
+            of = groups[item.function.attention_property.id]
+            of[_shared_with(item.callspec.params["subject"].kernel)].append(item)
+    for property_id, of in groups.items():
+        meets = _meets(property_id, of)
+        for item in [*of[FAST], *of[SLOW]]:
+            if item not in meets:
                 item.add_marker("exhaustive")
+
+
+def _meets(property_id: str, of: dict[str, list[Any]]) -> list[Any]:
+    """Return a fast item, if the property applies to one, and for one property in ``SLOW_MEET`` or without, a slow
+    one.
+    """
+    number = zlib.crc32(property_id.encode())
+    fast, slow = ([item for item in of[shared] if _applies(item)] for shared in (FAST, SLOW))
+    if not fast and not slow:  # a property that no kernel here concerns
+        return [next(iter([*of[FAST], *of[SLOW]]))]
+    chosen = [_chosen(fast, number)] if fast else []
+    if slow and (not fast or number % SLOW_MEET == 0):
+        chosen.append(_chosen(slow, number // SLOW_MEET))
+    return chosen
 
 
 def _leave_one_in(items: list[pytest.Item]) -> None:
@@ -78,7 +88,7 @@ def _leave_one_in(items: list[pytest.Item]) -> None:
 
 def _shared_with(kernel: Any) -> str:
     """Return the name of the group of kernels that share the properties with a kernel."""
-    return SLOW if kernel.slowness > 1 or kernel.signatures is not None else kernel.framework
+    return SLOW if kernel.slowness > 1 or kernel.signatures is not None else FAST
 
 
 def _chosen(items: list[Any], number: int) -> Any:

@@ -1,4 +1,4 @@
-"""Tests that ``make test`` leaves to ``make exhaustive``: per property and framework all kernels and dtypes but one.
+"""Tests that ``make test`` leaves to ``make exhaustive``: per property all kernels and dtypes but one.
 
 And cases of a test, all but one in n.
 """
@@ -37,6 +37,7 @@ def made(name, **declared):
     return attention_property(source="toy", hunts="nothing", **declared)(check)
 
 globals().update({f"test_{n}": made(f"test_{n}") for n in range(40)})
+test_late = made("test_late", not_applicable=lambda subject: "" if subject.kernel.slowness > 1 else "too soon")
 test_narrow = made("test_narrow", not_applicable=lambda subject: "" if subject.dtype == "float16" else "too wide")
 """
 
@@ -61,7 +62,7 @@ def collected(pytester):
     return collect
 
 
-def test_each_framework_meets_each_property_and_each_kernel_and_dtype_some(collected):
+def test_some_kernel_meets_each_property_and_each_kernel_and_dtype_some(collected):
     found = collected("-m", "not exhaustive")
 
     assert {len(dtypes) for dtypes in found.values()} == {1}
@@ -75,12 +76,13 @@ def test_what_is_examined_is_what_the_property_concerns(collected):
     found = collected("-m", "not exhaustive")
 
     assert {dtypes[0] for (property_, _), dtypes in found.items() if property_ == "narrow"} == {"float16"}
+    assert [kernel for property_, kernel in found if property_ == "late"] == ["slow"]
 
 
 def test_of_kernels_that_are_named_all_are_examined(collected):
     found = collected()
 
-    assert len(found) == 5 * 41
+    assert len(found) == 5 * 42
     assert {tuple(dtypes) for dtypes in found.values()} == {DTYPES}
 
 
