@@ -37,6 +37,9 @@ DRAWS_OF_SIZE = 9
 #: Number of problems without a measured element, relative to the wanted ones, after which a search without any other
 #: problem gives up.
 EMPTY = 4
+#: Number of problems that the kernel refuses, relative to the wanted ones, after which a search without any other
+#: problem gives up.
+REFUSED = 10
 #: Factor on a profile's seconds for each problem of a list, on average over the list, since these problems are large.
 TIMES = 4
 
@@ -113,6 +116,8 @@ class _Search:
     discarded: int = 0
     #: Number of problems in which no element could be measured.
     empty: int = 0
+    #: Number of problems that the kernel refused.
+    refused: int = 0
     #: Number of measured elements.
     measured: int = 0
     #: Number of elements that judgements were asked about.
@@ -248,11 +253,14 @@ class _Search:
             raise OutOfBudget  # before Hypothesis draws another problem
 
     def discard(self, error: Exception) -> None:
-        """Count a problem that could not be used, and keep the reason."""
+        """Count a problem that could not be used, and keep the reason; give up if the kernel refused many, and all."""
         self.discarded += self.failure is None
         match error:
             case NotTaken():
                 self.not_taken = str(error)
+                self.refused += 1
+                if self.refused >= REFUSED * self.profile.examples and not self.examples:
+                    raise OutOfBudget
             case NotExamined():
                 self.not_examined = str(error)
 

@@ -14,7 +14,7 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
-from attn_spec.search.search import search
+from attn_spec.search.search import REFUSED, search
 from attn_spec.search.verdict import Verdict
 
 TURNED = {"rotary": "half", "head_dim": 4, "query_length": 5, "key_length": 5}
@@ -206,6 +206,7 @@ def test_a_kernel_that_cannot_do_without_an_option_is_not_accused_for_it(propert
     assert case is None
     assert row.verdict is verdict, row
     assert message in row.message
+    assert row.discarded <= REFUSED * few.examples + 2  # a turn of a size, and what is drawn in its place
 
 
 @pytest.mark.parametrize(("first", "limit"), [(0, 4), (0, 5000), (2**24 - 1, None)])
