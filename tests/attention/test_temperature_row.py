@@ -122,7 +122,7 @@ def forgets(q, k, v, *, scale=None, temperature=None):
 
 
 NAMES = "accuracy.output_is_within_its_bound", "gradients.query_and_key_gradients_are_within_their_bounds"
-profile = Profile(name="test", examples=30, floor=1, seconds=60, shrink_seconds=0, seed=0)
+profile = Profile(name="test", examples=12, floor=1, seconds=60, shrink_seconds=0, seed=0)
 verdicts = {}
 for each in (heats, folds, ignores, forgets):
     subject = Subject(each, "float32")

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 #: Keys are hidden in front of the first, for queries below the diagonal alone.
@@ -58,7 +60,7 @@ class Backward(Hiding, TiledGradients): pass
 kernel = emulate_both(
     "hiding", PRECISE, steps=Forward, gradients=Backward, supports=(*SUPPORTS, "hidden_start"), slowness=16.0
 )
-profile = Profile(name="test", examples=8, floor=1, seconds=60, shrink_seconds=0, seed=0)
+profile = Profile(name="test", examples=EXAMPLES, floor=1, seconds=60, shrink_seconds=0, seed=0)
 shapes = (AskedShape.parse("H=2,Sq=20,Sk=24,D=4"),)
 found = {}
 for name, property_ in load_all().items():
@@ -71,7 +73,7 @@ print(json.dumps(found))
 """
 
 
-def verdicts(folder, *, positional):
+def verdicts(folder, examples, *, positional):
     """Return the verdicts of properties on a sound kernel that takes the option, in a package copy with its row.
 
     Of every property, up to the first that refutes.
@@ -84,7 +86,7 @@ def verdicts(folder, *, positional):
     text = options.read_text(encoding="utf-8")
     assert text.count(place) == 1
     options.write_text(text.replace(place, ROW.format(positional=positional) + place), encoding="utf-8")
-    folder.joinpath("examine.py").write_text(EXAMINE, encoding="utf-8")
+    folder.joinpath("examine.py").write_text(EXAMINE.replace("EXAMPLES", str(examples)), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "examine.py"], cwd=folder, capture_output=True, text=True, check=False, timeout=600
     )
@@ -92,8 +94,9 @@ def verdicts(folder, *, positional):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_no_property_accuses_a_sound_kernel_of_an_option_it_has_not_heard_of(tmp_path):
-    found = verdicts(tmp_path, positional=True)
+@pytest.mark.parametrize("examples", [3, pytest.param(8, marks=pytest.mark.exhaustive)])
+def test_no_property_accuses_a_sound_kernel_of_an_option_it_has_not_heard_of(tmp_path, examples):
+    found = verdicts(tmp_path, examples, positional=True)
 
     silent = {name for name, verdict in found.items() if verdict != "held"}
     # The kernel computes the gradient of no parameter.
@@ -103,6 +106,6 @@ def test_no_property_accuses_a_sound_kernel_of_an_option_it_has_not_heard_of(tmp
 
 
 def test_the_row_is_what_keeps_properties_from_it(tmp_path):
-    found = verdicts(tmp_path, positional=False)
+    found = verdicts(tmp_path, 8, positional=False)
 
     assert "refuted" in found.values()

@@ -50,6 +50,7 @@ def examine(name, kernel, dtype, **changes):
     return search(PROPERTIES[name], Subject(kernel, dtype), replace(PROFILE, **changes), seed=0)
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("name", "dtype"), SOUND_SUBJECTS)
 def test_no_sound_kernel_is_suspect(name, dtype):
     subject = Subject(SOUND[name], dtype)
