@@ -51,7 +51,8 @@ class Extend(Packed):
     def further(self, problem: Problem) -> Further:
         table, needed = self.keys.drawn(problem, self.placement)
         before = needed - problem.used_queries
-        return self.queries.further(problem, self.placement) | self.keys.listed(table, before)
+        listed = self.keys.listed(table, before, tight=self.placement.tight)
+        return self.queries.further(problem, self.placement) | listed
 
     def handed(self, problem: Problem, *, unread: bool = False) -> Handed:
         whole, count = super().handed(problem, unread=unread), problem.query_length
