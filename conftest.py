@@ -3,9 +3,9 @@
 They bear the mark ``exhaustive``. A test says so itself, or of its cases: ``one_in(n)`` leaves the first of each n.
 
 Of a property it is every kernel and dtype but one, which the name of the property chooses. So some kernel meets each
-property, and each file, kernel and dtype meets a share of those that concern it, equal for the files. Slow kernels,
-interpreted, compiled for each shape or spread over processes, share among themselves, and meet one property in
-``SLOW_MEET``.
+property, and each file meets an equal share of those that concern it. Slow kernels, interpreted, compiled for each
+shape or spread over processes, share among themselves, and meet one property in ``SLOW_MEET``. A kernel that so meets
+none meets one nevertheless.
 
 What needs a GPU bears the mark ``gpu``; ``make gpu`` runs it.
 
@@ -49,21 +49,29 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all items of a property but those that meet it in the default run; of cases, all but one in n."""
     _leave_one_in(items)
+    examined = [item for item in items if hasattr(getattr(item, "function", None), "attention_property")]
     groups = defaultdict(lambda: defaultdict(list))
+    for item in examined:
+        groups[item.function.attention_property.id][_shared_with(_kernel(item))].append(item)
+    meets = [item for property_id, of in groups.items() for item in _meets(property_id, of)]
+    meets += _of_other_kernels(examined, {_kernel(item).name for item in meets})
+    for item in {*examined} - {*meets}:
+        item.add_marker("exhaustive")
+
+
+def _of_other_kernels(items: list[Any], met: set[str]) -> list[Any]:
+    """Return an item of each kernel that is not among ``met``, of a property that applies to it."""
+    others = defaultdict(list)
     for item in items:
-        if hasattr(getattr(item, "function", None), "attention_property"):
-            of = groups[item.function.attention_property.id]
-            of[_shared_with(item.callspec.params["subject"].kernel)].append(item)
-    for property_id, of in groups.items():
-        meets = _meets(property_id, of)
-        for item in [*of[FAST], *of[SLOW]]:
-            if item not in meets:
-                item.add_marker("exhaustive")
+        if _kernel(item).name not in met and _applies(item):
+            others[_kernel(item).name].append(item)
+    return [every[zlib.crc32(name.encode()) % len(every)] for name, every in others.items()]
 
 
 def _meets(property_id: str, of: dict[str, list[Any]]) -> list[Any]:
-    """Return a fast item, if the property applies to one, and for one property in ``SLOW_MEET`` or without, a slow
-    one.
+    """Return the items that meet a property: a fast one, and a slow one for one property in ``SLOW_MEET``.
+
+    There is a slow one too if the property applies to no fast one.
     """
     number = zlib.crc32(property_id.encode())
     fast, slow = ([item for item in of[shared] if _applies(item)] for shared in (FAST, SLOW))
@@ -95,10 +103,14 @@ def _chosen(items: list[Any], number: int) -> Any:
     """One of the items; of every file as often as of another."""
     by_file = defaultdict(list)
     for item in items:
-        by_file[item.callspec.params["subject"].kernel.module].append(item)
+        by_file[_kernel(item).module].append(item)
     own = list(by_file.values())
     mine = own[number % len(own)]
     return mine[number // len(own) % len(mine)]
+
+
+def _kernel(item: Any) -> Any:
+    return item.callspec.params["subject"].kernel
 
 
 def _applies(item: Any) -> bool:

@@ -48,9 +48,9 @@ def collected(pytester):
     conftest = Path(__file__).parents[1].joinpath("conftest.py").read_text(encoding="utf-8")
     rows = {name: f"{name} = declared({name!r}, {COSTS.get(name, {})})\n" for names in FILES.values() for name in names}
     toys = {f: KERNELS + "".join(map(rows.__getitem__, names)) for f, names in FILES.items()}
-    pytester.makepyfile(conftest=conftest, test_toys=TOYS, **toys)
 
-    def collect(*arguments):
+    def collect(*arguments, properties=40):
+        pytester.makepyfile(conftest=conftest, test_toys=TOYS.replace("range(40)", f"range({properties})"), **toys)
         named = [word for f, names in FILES.items() for name in names for word in ("--attn-kernel", f"{f}.py:{name}")]
         done = pytester.runpytest_subprocess("--collect-only", "-q", *named, *arguments)
         found = defaultdict(list)
@@ -70,6 +70,13 @@ def test_some_kernel_meets_each_property_and_each_kernel_and_dtype_some(collecte
         assert len([kernel for _, kernel in found if kernel in names]) in meet
         for name in names:
             assert len({dtypes[0] for (_, kernel), dtypes in found.items() if kernel == name}) > 1
+
+
+def test_a_kernel_that_no_property_chooses_meets_one_nevertheless(collected):
+    found = collected("-m", "not exhaustive", properties=1)
+
+    assert {kernel for _, kernel in found} == {name for names in FILES.values() for name in names}
+    assert len(found) < 10
 
 
 def test_what_is_examined_is_what_the_property_concerns(collected):
