@@ -189,16 +189,23 @@ def run(python, folder, *arguments):
     )
 
 
-def test_the_installed_wheel_certifies_a_kernel_from_an_empty_folder(python, folder):
+@pytest.mark.parametrize(
+    ("asked", "part"),
+    [
+        (("--property", "accuracy", "--property", "softmax"), r", \d+ properties alone"),
+        pytest.param((), "", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_the_installed_wheel_certifies_a_kernel_from_an_empty_folder(python, folder, asked, part):
     folder.joinpath("mine.py").write_text(KERNEL)
     where = run(
         python, folder, "-c", "import attn_spec, attn_spec.properties as p; print(attn_spec.__file__, *p.__path__)"
     )
     assert str(ROOT) not in where.stdout, where.stdout
 
-    done = run(python, folder, "-m", "attn_spec", "certify", "mine.py:attention")
+    done = run(python, folder, "-m", "attn_spec", "certify", "mine.py:attention", *asked)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("PASSED (smoke: 10 problems a property)\n")
+    assert re.search(rf"PASSED \(smoke: 10 problems a property{part}\)\n$", done.stdout)
     assert {path.name for path in folder.iterdir()} - {".attn-spec"} == {"mine.py", "certificate.json", "__pycache__"}
 
 

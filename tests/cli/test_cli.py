@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +38,25 @@ def last_key_lost(q, k, v):
 @pytest.fixture
 def toy(folder):
     folder.joinpath("toy.py").write_text(TOY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory):
+    """Certify both kernels in a folder: old.json is of the sound one, and new.json of the other, which has a case."""
+    folder = tmp_path_factory.mktemp("certified")
+    folder.joinpath("toy.py").write_text(TOY)
+    for name, kernel, code in (("old.json", "sound", 0), ("new.json", "last_key_lost", 1)):
+        command = [sys.executable, "-m", "attn_spec", "certify", f"toy.py:{kernel}", "-o", name]
+        done = subprocess.run([*command, "--property", "accuracy.output"], cwd=folder, check=False, capture_output=True)
+        assert done.returncode == code
+    return folder
+
+
+@pytest.fixture
+def examined(certified, folder):
+    """Return a copy of the folder in which both kernels were certified."""
+    shutil.copytree(certified, folder, dirs_exist_ok=True)
     return folder
 
 
@@ -258,9 +278,8 @@ def test_replay_without_cases_says_where_they_come_from(attn_spec, snapshot):
     assert screen(done) == snapshot
 
 
-def test_a_case_of_a_property_that_is_gone_cannot_run(toy, attn_spec):
-    attn_spec("certify", "toy.py:last_key_lost", "--property", "accuracy.output")
-    (case,) = toy.glob(".attn-spec/cases/*.json")
+def test_a_case_of_a_property_that_is_gone_cannot_run(examined, attn_spec):
+    (case,) = examined.glob(".attn-spec/cases/*.json")
     case.write_text(json.dumps({**json.loads(case.read_text()), "property_id": "accuracy.gone"}))
     done = attn_spec("replay")
 
@@ -279,9 +298,8 @@ def test_a_case_that_needs_what_another_kernel_does_not_declare_cannot_run(toy, 
     assert "cannot run: toy:sound does not declare causal, which the case needs" in done.stdout
 
 
-def test_two_certificates_are_compared(toy, attn_spec):
-    attn_spec("certify", "toy.py:sound", "--property", "accuracy.output", "-o", "old.json")
-    attn_spec("certify", "toy.py:last_key_lost", "--property", "accuracy.output", "-o", "new.json")
+@pytest.mark.usefixtures("examined")
+def test_two_certificates_are_compared(attn_spec):
     done = attn_spec("report", "old.json", "new.json")
 
     assert done.returncode == 0
@@ -289,17 +307,15 @@ def test_two_certificates_are_compared(toy, attn_spec):
     assert re.search(r"accuracy.output_is_within_its_bound float32: held \(.*\) -> refuted \(", done.stdout)
 
 
-def test_a_certificate_and_a_case_of_the_schemas_before_are_read(toy, attn_spec):
-    made = attn_spec("certify", "toy.py:last_key_lost", "--property", "accuracy.output", "-o", "new.json")
-    document = json.loads((toy / "new.json").read_text().replace('"not declared"', '"not claimed"'))
+def test_a_certificate_and_a_case_of_the_schemas_before_are_read(examined, attn_spec):
+    document = json.loads((examined / "new.json").read_text().replace('"not declared"', '"not claimed"'))
     document |= {"schema": 1, "claims": document.pop("declarations")}
-    (toy / "old.json").write_text(json.dumps(document))
-    (case,) = toy.glob(".attn-spec/cases/*.json")
+    (examined / "old.json").write_text(json.dumps(document))
+    (case,) = examined.glob(".attn-spec/cases/*.json")
     stored = json.loads(case.read_text())
     stored["claim"] = stored.pop("property_id")
     case.write_text(json.dumps({**stored, "schema": 2}))
 
-    assert made.returncode == 1
     assert attn_spec("report", "old.json", "new.json").stdout == "the certificates say the same\n"
     assert attn_spec("replay").returncode == 1
 

@@ -202,7 +202,19 @@ BAD = (
 )
 
 
-@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
+#: Bad kernels whose message tests of its own module show, in one process: of the kernel's look-up and declaration, its
+#: call, the first look, the process of a kernel. Others of BAD take the same way from there to the user.
+SHOWN_IN_PROCESS = (
+    *("import_error", "not_callable", "unknown_option", "unknown_contract", "redeclared", "no_gpu_here"),
+    *("exits_when_imported", "wrong_dtype", "wrong_type", "mutates", "no_lse", "raises", "leaves"),
+)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [pytest.param(bad, marks=pytest.mark.exhaustive if bad.name in SHOWN_IN_PROCESS else ()) for bad in BAD],
+    ids=lambda bad: bad.name,
+)
 def test_the_user_is_told_what_is_wrong(bad, attn_spec, folder):
     folder.joinpath("bad.py").write_text(SOUND + bad.source)
     done = attn_spec("certify", "bad.py:attention", "--property", "accuracy.output", *bad.arguments)
