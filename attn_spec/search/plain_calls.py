@@ -151,10 +151,13 @@ def _plain_dims(limits: Limits, *, unequal: bool, tied: bool) -> tuple[int, int]
 
 
 def with_an_empty_row(kernel: Kernel, dtype: str) -> Problem:
-    """Return a plain problem with a mask under which the second query sees no key; the kernel must take a mask."""
+    """Return a plain problem with a mask under which the second query, or the only one, sees no key.
+
+    The kernel must take a mask.
+    """
     problem = plain(kernel, dtype)
     mask = np.ones(problem.score_shape[2:], dtype=bool)
-    mask[1] = False
+    mask[min(1, len(mask) - 1)] = False
     return problem.replace(mask=mask[None, None])
 
 

@@ -223,7 +223,10 @@ def _refused(willing: Subject, option: str, problem: Problem) -> str | None:
 
 
 def _not_asked_for(kernel: Kernel, ability: str) -> str | None:
-    """Return why no parameter asks for an ability that needs one; None if a parameter does, or none is needed."""
+    """Return why a call cannot ask for an ability: no parameter does, if one is needed, or the presentation forbids it.
+
+    Return None if a call can.
+    """
     for name in filter(None, (ABILITIES[ability].of, ability)):
         if name in OPTIONS:
             if name not in kernel.supports:
@@ -236,7 +239,8 @@ def _not_asked_for(kernel: Kernel, ability: str) -> str | None:
             return f"its {shared[0]} is a parameter of {OPTIONS[shared[0]].of}"
         if spellings and not spellings & set(kernel.parameters):
             return f"it has no parameter {ABILITIES[name].spellings[0]}"
-    return None
+    unsaid = PRESENTATIONS[kernel.presentation].refusal(ability)
+    return f"a call as {kernel.presentation} cannot ask for it, {unsaid}" if unsaid else None
 
 
 def _left_open(subject: Subject) -> dict[str, str]:

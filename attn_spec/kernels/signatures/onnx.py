@@ -187,7 +187,12 @@ ORT_GQA = Signature(
         fixed("smooth_softmax", -1),
         idle("qk_output", 0),
     ),
-    limits=Limits(equal_lengths=True, least_keys=1, always=("causal", "seqused_k", "seqused_q")),
+    limits=Limits(
+        equal_lengths=True,
+        least_keys=1,
+        always=("causal", "seqused_k", "seqused_q"),
+        head_dims=(8, 16, 32, 64, 128, 256),
+    ),
     joins_heads=True,
     opened=_apart,
     answer=_with_heads,
@@ -198,6 +203,10 @@ ORT_GQA = Signature(
             source=f"{_ORT}, input query and its outputs",
         ),
         Fact(says="a call is causal, from the first key of each sequence", source="onnxruntime 1.32.0, run on a CPU"),
+        Fact(
+            says="the width of a head is a multiple of 8, that of values included",
+            source="onnxruntime 1.32.0, run on a CPU: head_size must be a multiple of 8",
+        ),
         Fact(
             says="local_window_size counts the own key: 1 is this alone",
             source="onnxruntime 1.32.0, run on a CPU with 1, 2 and 3",

@@ -343,6 +343,14 @@ def test_abilities_are_tried_within_the_limits_of_the_signature():
     assert "each sequence must have at least 1 keys" in found.declined["empty"]
 
 
+@pytest.mark.parametrize("name", ["vllm_merge", "flashinfer_merge_states"])
+def test_an_undecorated_function_of_a_signature_passes_preflight(name):
+    made = preflight(from_callable(FUNCTIONS[name], signature=name), ["float32"])
+
+    assert made.subjects[0].kernel.signature == name
+    assert "backward" in made.declined
+
+
 def test_every_library_function_of_the_table_is_found_by_its_module():
     found = [name for name, row in SIGNATURES.items() if importlib.util.find_spec(row.function.partition(".")[0])]
 
