@@ -36,6 +36,7 @@ HF_EAGER = Signature(
         fixed("dropout", 0.0),
     ),
     conventions={"empty_row": "nan"},
+    limits=Limits(least_keys=1),
     swapped={"output": (1, 2)},
     answer=lambda result, passed: (result[0], None),
     facts=(
@@ -43,6 +44,11 @@ HF_EAGER = Signature(
         Fact(
             says="a query whose keys all have -inf in attention_mask gives NaN; those of transformers are finite",
             source="torch 2.13, run: softmax of -inf alone",
+        ),
+        Fact(
+            says="without any key the output is 0, and not NaN as for keys that are all masked, so that attn-spec asks "
+            "for one",
+            source="torch 2.13, run: a product over no keys",
         ),
         Fact(
             says="attention_mask is added to the scores; None adds nothing",
@@ -66,11 +72,16 @@ HF_SDPA = Signature(
         fixed("is_causal", None, value=False),
         fixed("position_bias", None),
     ),
-    limits=Limits(exclusive=(("mask", "bias"),)),
+    limits=Limits(exclusive=(("mask", "bias"),), least_keys=1),
     swapped={"output": (1, 2)},
     answer=lambda result, passed: (result[0], None),
     facts=(
         _SWAPPED,
+        Fact(
+            says="tensors without queries and keys cannot be reshaped for groups of heads, so that attn-spec asks "
+            "for a key",
+            source="transformers 5.24, run: repeat_kv",
+        ),
         Fact(
             says="is_causal is no option here: it has no effect on a single query, whatever the number of keys",
             source="transformers 5.24, sdpa_attention.py: q_length > 1 and attention_mask is None and is_causal",

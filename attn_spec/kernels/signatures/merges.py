@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from attn_spec.kernels.signatures.arguments import fixed, idle, tensor
@@ -29,6 +30,16 @@ def _log_sum_exp() -> Argument:
     )
 
 
+def _of_equal_strides(name: str, own: str) -> Argument:
+    """Return the parameter of an output of a state, whose heads must be as far apart as those of the other state."""
+
+    def spell(given: Given) -> Any:
+        is_equal = given["v_a"].stride(1) == given["v_b"].stride(1)
+        return given[own] if is_equal else given[own].new_empty(tuple(given[own].shape)).copy_(given[own])
+
+    return replace(tensor(name, own), spell=spell)
+
+
 VLLM_MERGE = Signature(
     function="vllm.v1.attention.ops.merge_attn_states.merge_attn_states",
     framework="torch",
@@ -36,9 +47,9 @@ VLLM_MERGE = Signature(
     dtypes=("float32", "float16", "bfloat16"),
     arguments=(
         idle("output", REQUIRED, value=_output),
-        tensor("prefix_output", "v_a"),
+        _of_equal_strides("prefix_output", "v_a"),
         tensor("prefix_lse", "s_a"),
-        tensor("suffix_output", "v_b"),
+        _of_equal_strides("suffix_output", "v_b"),
         tensor("suffix_lse", "s_b"),
         _log_sum_exp(),
         fixed("prefill_tokens_with_context", None),
@@ -62,6 +73,10 @@ VLLM_MERGE = Signature(
         Fact(
             says="the output of an empty state is multiplied by 0, so that it must be finite",
             source=f"{_VLLM}, _merge_attn_states_torch: suffix_output * suffix_scale",
+        ),
+        Fact(
+            says="heads of both outputs must be equally far apart, so that a call copies outputs whose heads are not",
+            source=f"{_VLLM}, merge_attn_states: assert prefix_output.stride(1) == suffix_output.stride(1)",
         ),
         Fact(
             says="results are written into output and output_lse, and nothing is returned",

@@ -50,7 +50,7 @@ ONNX_ATTENTION = Signature(
         _side("right_window_size", 1),
         idle("_validate_attention25", True),
     ),
-    limits=Limits(exclusive=(("mask", "bias"), ("causal", "seqused_k"), ("window", "seqused_k"))),
+    limits=Limits(exclusive=(("mask", "bias"), ("causal", "seqused_k"), ("window", "seqused_k")), positive_scale=True),
     answer=lambda result, passed: (result[0], None),
     facts=(
         Fact(
@@ -65,6 +65,10 @@ ONNX_ATTENTION = Signature(
             says="the diagonal starts in the top left corner, but beside nonpad_kv_seqlen it ends in the bottom right "
             "one of each sequence, so that attn-spec asks for either alone",
             source="onnx 1.23.2, op_attention.py, _apply_causal",
+        ),
+        Fact(
+            says="queries and keys are each multiplied by the square root of the scale, so that it must be above 0",
+            source="onnx 1.23.2, op_attention.py, _compute_attention: np.sqrt(scale)",
         ),
         Fact(
             says="a query that sees no key has the output 0",
