@@ -9,7 +9,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.limits import NotTaken, largest_position
 from attn_spec.kernels.subject import Subject
-from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.patterns import FARTHEST
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import Trait, hides_keys, positional, positional_absolutely
@@ -102,7 +102,8 @@ def test_at_position_zero_nothing_is_turned(subject: Subject, problem: Problem) 
     Both answers are held against that truth, each by the bound of what rounds on its way; a kernel that always turns
     gives one.
     """
-    plain = problem.replace(rotary=None, rotary_base=None, rotary_dim=None)
+    off = {row.name: row.off for row in (OPTIONS["rotary"], *parameters("rotary"))}
+    plain = problem.replace(**off)
     for same in (problem,) if "rotary" in subject.kernel.limits.always else (problem, plain):
         assert_within_bound(subject, same, subject(same))
 

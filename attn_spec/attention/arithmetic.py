@@ -11,7 +11,7 @@ from flint import arb, arb_mat, ctx
 from mpmath import mp
 
 from attn_spec.attention.rotations import Rotation
-from attn_spec.numbers import double_double, powers_of_two
+from attn_spec.numbers import bits, double_double, powers_of_two
 from attn_spec.numbers.double_double import DoubleDouble
 
 
@@ -105,7 +105,7 @@ class Reals(_Arrays):
         return entries([mp.tanh(entry) for entry in x.ravel()], x.shape)
 
     def tables(self, turn: Rotation) -> tuple[np.ndarray, np.ndarray]:
-        return _real_tables(turn, mp.prec)
+        return _given_tables(self, turn) if turn.table_dtype else _real_tables(turn, mp.prec)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
         return entries([mp.exp(entry) for entry in x.ravel()], x.shape)
@@ -166,7 +166,7 @@ class Balls(_Arrays):
         return entries([ball.sech() ** 2 for ball in ratios.ravel()], s.shape)
 
     def tables(self, turn: Rotation) -> tuple[np.ndarray, np.ndarray]:
-        return _ball_tables(turn, ctx.prec)
+        return _given_tables(self, turn) if turn.table_dtype else _ball_tables(turn, ctx.prec)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
         return entries([ball.exp() for ball in x.ravel()], x.shape)
@@ -223,6 +223,9 @@ class Floats(_Arrays):
         return np.exp(x)
 
     def tables(self, turn: Rotation) -> tuple[np.ndarray, np.ndarray]:
+        if turn.table_dtype:
+            cos, sin = rounded_tables(turn)
+            return turn.spread(cos, 1.0), turn.spread(sin, 0.0)
         angles = turn.positions[..., None] * np.power(turn.base, turn.exponents)
         return turn.spread(np.cos(angles), 1.0), turn.spread(np.sin(angles), 0.0)
 
@@ -245,6 +248,34 @@ class DoubleDoubles:
 
 
 REALS, BALLS, FLOATS, DOUBLE_DOUBLES = Reals(), Balls(), Floats(), DoubleDoubles()
+
+
+#: Bits of a cosine before it is rounded to float64, beside those of its angle before the point.
+_TABLE_BITS = 128
+
+
+@lru_cache(maxsize=8)
+def rounded_tables(turn: Rotation) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cosines and sines of a rotation [.., S, R/2], rounded to float64 and then to the dtype of its tables.
+
+    The midpoint of a ball stands for the true number: its radius is below 2^-100.
+    """
+    places, where = np.unique(turn.positions, return_inverse=True)
+    with ctx.workprec(_TABLE_BITS + 64):
+        frequencies = [arb(turn.base) ** (arb(-2 * m) / turn.turned) for m in range(turn.turned // 2)]
+        found = [(int(n) * frequency).sin_cos() for n in places for frequency in frequencies]
+        sin, cos = (np.array([float(pair[at].mid()) for pair in found]) for at in (0, 1))
+    shape = (len(places), turn.turned // 2)
+    cos, sin = (
+        bits.nearest(x.reshape(shape), turn.table_dtype)[where.reshape(turn.positions.shape)] for x in (cos, sin)
+    )
+    return cos, sin
+
+
+def _given_tables(arithmetic: Reals | Balls, turn: Rotation) -> tuple[np.ndarray, np.ndarray]:
+    """Return rounded cosines and sines as exact numbers of an arithmetic, spread over the columns [S, D]."""
+    cos, sin = (arithmetic.given(table) for table in rounded_tables(turn))
+    return turn.spread(cos, arithmetic.given(np.ones(1))[0]), turn.spread(sin, arithmetic.given(np.zeros(1))[0])
 
 
 # Heads, batch entries and gradients turn by the same tables. Nobody changes one.

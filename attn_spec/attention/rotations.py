@@ -39,6 +39,8 @@ class Rotation:
     turned: int
     columns: int
     layout: str
+    #: Dtype to which cosines and sines are rounded; empty if they are real numbers.
+    table_dtype: str = ""
 
     @cached_property
     def exponents(self) -> np.ndarray:
@@ -104,6 +106,7 @@ def rotations_of(problem: Problem, entry: int | None = None) -> dict[str, Rotati
         rotary=problem.rotary,
         rotary_base=problem.rotary_base,
         rotary_dim=problem.rotary_dim,
+        rotary_from_tables=problem.dtype_of("q") if problem.rotary_from_tables else "",
         rotary_query_positions=queries,
         rotary_key_positions=_of_entry(problem.rotary_key_positions, entry),
         causal_alignment=problem.causal_alignment,
@@ -122,11 +125,15 @@ def rotations(
     rotary: str,
     rotary_base: float | None = None,
     rotary_dim: int | None = None,
+    rotary_from_tables: str = "",
     rotary_query_positions: np.ndarray | None = None,
     rotary_key_positions: np.ndarray | None = None,
     causal_alignment: str = "top_left",
 ) -> dict[str, Rotation]:
-    """Return the rotations of a call's options; given positions are [B, 1, S, 1] and [B, 1, 1, S], or one entry's."""
+    """Return the rotations of a call's options; given positions are [B, 1, S, 1] and [B, 1, 1, S], or one entry's.
+
+    ``rotary_from_tables`` is the dtype of q if cosines and sines are rounded to it.
+    """
     first = diagonal_offset(causal_alignment, query_length, key_length)
     base, turned = rotary_base or BASE, turned_columns(columns, rotary_dim)
     found = {}
@@ -135,7 +142,8 @@ def rotations(
         ("keys", rotary_key_positions, 0, key_length),
     ):
         positions = np.arange(start, start + length) if given is None else _along(given, length)
-        found[side] = _rotation((positions.tobytes(), positions.shape), base, turned, columns, rotary)
+        kinds = (rotary, rotary_from_tables)
+        found[side] = _rotation((positions.tobytes(), positions.shape), base, turned, columns, kinds)
     return found
 
 
@@ -148,7 +156,7 @@ def _along(given: np.ndarray, length: int) -> np.ndarray:
 # Equal settings give the same rotation, whose tables are then found once. Nobody changes one.
 @lru_cache(maxsize=64)
 def _rotation(
-    positions: tuple[bytes, tuple[int, ...]], base: float, turned: int, columns: int, layout: str
+    positions: tuple[bytes, tuple[int, ...]], base: float, turned: int, columns: int, kinds: tuple[str, str]
 ) -> Rotation:
-    data, shape = positions
-    return Rotation(np.frombuffer(data, dtype=np.int64).reshape(shape), base, turned, columns, layout)
+    (data, shape), (layout, table_dtype) = positions, kinds
+    return Rotation(np.frombuffer(data, dtype=np.int64).reshape(shape), base, turned, columns, layout, table_dtype)

@@ -390,8 +390,11 @@ class RunningErrors:
         """Return cos and sin of theta = position base^e, e = -2m / R; their errors do not exceed the error of theta.
 
         theta (1 + d): see :meth:`_power_error`; the product is one more rounding. Positions are integers, and enter
-        as they are.
+        as they are. Cosines and sines of tables that a kernel is given have no error.
         """
+        if turn.table_dtype:
+            cos, sin = (given(self.contract, table, FORMATS[turn.table_dtype]) for table in FLOATS.tables(turn))
+            return cos, sin
         contract, work = self.contract, self.contract.stages.score_accumulation
         d = self._power_error(turn)
         # A product with 1 is exact, unless the position is no number of the format.

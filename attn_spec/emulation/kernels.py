@@ -83,6 +83,7 @@ def emulate(
         q, k, v = (shown.read(name, x, **given) for name, x in (("q", q), ("k", k), ("v", v)))
         tensors = {name: shown.read(name, options[name], **given) for name in TENSORS if options.get(name) is not None}
         options = {"causal_alignment": made.conventions.causal_alignment, **options, **tensors}
+        options |= _of_tables(options, dtype)
         if projects:
             call = layer(contract, chosen, q, k, options)
             out, lse = steps(heads_contract(contract), chosen, *call(), call.values(v), **call.options)()
@@ -143,6 +144,7 @@ def emulate_both(
         rows = {n: shown.read(n, options[n], **asked) for n in (*TENSORS, "dlse") if options.get(n) is not None}
         aligned = {"causal_alignment": made.conventions.causal_alignment}
         options = {**aligned, **options, **rows, "option_dtypes": made.option_dtypes}
+        options |= _of_tables(options, dtype)
 
         def run(
             contract: ResolvedContract, saved: tuple[Any, ...], options: Mapping[str, Any], dO: Any
@@ -168,3 +170,8 @@ def emulate_both(
         }
 
     return made
+
+
+def _of_tables(options: Mapping[str, Any], dtype: str) -> dict[str, str]:
+    """Return the dtype of cosines and sines in place of the option that says that they are of tables, if it does."""
+    return {"rotary_from_tables": dtype} if options.get("rotary_from_tables") else {}

@@ -117,6 +117,9 @@ class Execution:
 
     def tables(self, turn: Rotation) -> tuple[Number, Number]:
         steps, stage, xp = self.steps, "score_accumulation", self.steps.xp
+        if turn.table_dtype:
+            cos, sin = (Number(steps.array(table), "input", steps) for table in FLOATS.tables(turn))
+            return cos, sin
         power = steps.array(np.power(turn.base, turn.exponents))
         exact = steps.array((turn.exponents == 0) & steps.c.exp_of_zero_is_one)
         frequencies = steps.round(power * (1 + xp.where(exact, 0.0, steps.error_of("exp_error", power))), stage)

@@ -7,7 +7,8 @@ With ``rotary`` the cache holds rotated keys. The queries and new keys of a call
 tables of cosines and sines (``rotated``). The problem has the keys before any rotation, as for every other kernel. A
 key in the cache is rotated by the tables in float64, and rounded once to the dtype of the cache. These are an
 execution of the stages ``rotary_tables`` and ``operands`` of a contract that have the dtype of the inputs. So the
-theorem of a rotated score holds as it stands, whether a call has rotated a key itself or finds it rotated.
+theorem of a rotated score holds as it stands, whether a call has rotated a key itself or finds it rotated. A problem
+with ``rotary_from_tables`` has the numbers of the tables in its truth, and the stage ``rotary_tables`` has no error.
 """
 
 from __future__ import annotations

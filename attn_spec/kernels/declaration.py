@@ -71,7 +71,7 @@ def kernel(
             framework=framework,
             dtypes=tuple(dtypes),
             contract=_contracts(contract),
-            supports=frozenset(supports) | _carried(facts.get("presentation")),
+            supports=(named := frozenset(supports)) | _carried(facts.get("presentation"), named),
             conventions=_conventions(conventions or {}),
             module=getattr(function, "__module__", None) or "",
             **_with_limits(facts | _option_dtypes(facts)),
@@ -208,10 +208,14 @@ def _with_limits(facts: Mapping[str, Any]) -> dict[str, Any]:
         raise KernelError(str(error)) from error
 
 
-def _carried(presentation: Any) -> frozenset[str]:
-    """Return the options and abilities that every call in a presentation has; none if it does not exist."""
+def _carried(presentation: Any, supports: Iterable[str]) -> frozenset[str]:
+    """Return the options and abilities that every call in a presentation has; none if it does not exist.
+
+    Rotary positions that a call passes in tables are those of tables too.
+    """
     row = PRESENTATIONS.get(presentation)
-    return frozenset() if row is None else row.carries | row.asks_for
+    of_tables = {"rotary_from_tables"} if row is not None and "rotary" in {*supports}.intersection(row.passes) else ()
+    return frozenset(of_tables) if row is None else row.carries | row.asks_for | frozenset(of_tables)
 
 
 def _option_dtypes(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.attention.arithmetic import FLOATS
+from attn_spec.attention.arithmetic import rounded_tables
 from attn_spec.attention.rotations import Rotation, rotations
 from attn_spec.attention.scores import SCORES
 from attn_spec.bounds.running_error import Approximation, RunningErrors, given, stored
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.kernels.frameworks.framework import values_of
-from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.options.rotary import LAYOUTS
 from attn_spec.problem.problem import Problem
@@ -33,10 +32,16 @@ def arguments_of(problem: Problem, rows: int) -> dict[str, Any]:
     """Return the arguments of a call for a problem, with tables of so many rows; none without rotary positions."""
     if problem.rotary is None:
         return {}
-    chosen = {"rotary": problem.rotary, "rotary_base": problem.rotary_base, "rotary_dim": problem.rotary_dim}
-    turn = rotations(query_length=0, key_length=rows, columns=problem.head_dim, **chosen)["keys"]
-    first = np.flatnonzero(turn.sign < 0)
-    cos, sin = (bits.nearest(table[:, first], problem.dtype_of("q")) for table in FLOATS.tables(turn))
+    turn = rotations(
+        query_length=0,
+        key_length=rows,
+        columns=problem.head_dim,
+        rotary=problem.rotary,
+        rotary_base=problem.rotary_base,
+        rotary_dim=problem.rotary_dim,
+        rotary_from_tables=problem.dtype_of("q"),
+    )["keys"]
+    cos, sin = rounded_tables(turn)
     return dict(zip(ARGUMENTS, (cos, sin, problem.rotary == LAYOUTS[1]), strict=True))
 
 

@@ -193,7 +193,8 @@ class Problem(Sequences):
     def sequence(self, entry: int) -> Self:
         """Return the problem of one batch entry with the queries and keys that it has, without lengths.
 
-        Positions of ``rotary`` that are counted start behind the padding on the left there.
+        Positions of ``rotary`` that are counted start behind the padding on the left there. With ``rotary_from_tables``
+        they stay what they are, since rounded cosines and sines do not depend on distances alone.
         """
         one = self.take("B", [entry])
         if not one.has_lengths:
@@ -203,6 +204,12 @@ class Problem(Sequences):
         changes: dict[str, Any] = {name: row.off for name, row in OPTIONS.items() if row.moves_diagonal}
         if cut.diagonal is not None:
             changes["diagonal"] = cut.diagonal - first
+        if cut.rotary_from_tables and first:
+            if cut.rotary_key_positions is None:
+                changes["rotary_key_positions"] = np.arange(first, first + cut.key_length).reshape(1, 1, 1, -1)
+            if cut.rotary_query_positions is None:
+                rows = one.aligned_keys[..., : cut.query_length]
+                changes["rotary_query_positions"] = rows.reshape(1, 1, -1, 1).astype(np.int64)
         return cut.replace(**changes)
 
     def rows(self, index: Sequence[int] | np.ndarray) -> Self:

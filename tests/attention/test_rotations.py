@@ -12,9 +12,15 @@ from attn_spec.attention.arithmetic import BALLS, FLOATS, REALS
 from attn_spec.attention.rotations import Rotation, rotations_of, turned_columns
 from attn_spec.bounds.running_error import RunningErrors
 from attn_spec.contract.presets import FP32
+from attn_spec.emulation.kernels import emulate
+from attn_spec.emulation.sound import PRECISE
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
 from attn_spec.problem.options.rotary import LAYOUTS
 from attn_spec.problem.validation import ProblemError
+from attn_spec.search.assertions import assert_within_bound
 from attn_spec.search.drawing.regimes import Recipe
+from attn_spec.search.property import Refutation
 from tests.one_head import one_head
 
 BITS = 200
@@ -45,6 +51,52 @@ def test_from_the_bottom_right_corner_the_last_query_stands_at_the_last_key():
         at_0, at_1 = by_hand(rotary="half", causal_alignment="bottom_right")  # position 2 + 2 - 3
         assert abs(at_0 - mp.cos(1)) < 2.0**-190
         assert at_1 == 0 or abs(at_1) < 2.0**-190
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_cosines_of_tables_are_the_true_ones_rounded(dtype):
+    """cos 2 and sin 2 of a pair are as float64 has them, and then as the dtype of q has them; 1 is exact."""
+    problem = one_head([[1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]], [[0.0], [0.0]], rotary="half", scale=1.0)
+    asked = {"rotary_query_positions": np.full((1, 1, 1, 1), 2), "rotary_key_positions": np.zeros((1, 1, 1, 2), int)}
+    problem = problem.replace(**asked, dtypes=dtype)
+    with mp.workprec(BITS):
+        cos, sin = (bits.nearest(np.array(float(of(2))), dtype).item() for of in (mp.cos, mp.sin))
+        true = scores(problem)[0]
+        found = scores(problem.replace(rotary_from_tables=True))[0]
+    assert found.tolist() == [cos, sin]
+    assert true[0] != cos
+
+
+def test_rounded_cosines_do_not_depend_on_the_distance_alone():
+    """A sequence behind padding keeps its positions, and its truth, when it is taken apart."""
+    asked = {"batch": 2, "query_length": 3, "key_length": 9, "head_dim": 8, "leftpad_k": "ragged@B111", "seed": 5}
+    for alignment in ("top_left", "bottom_right"):
+        how = {"rotary": "half", "rotary_from_tables": True, "causal_alignment": alignment, "dtypes": "bfloat16"}
+        problem = Recipe(**asked, **how).problem()
+        every = definition.scores(problem, BITS)
+        assert problem.first_keys.any()
+        for b, first in enumerate(problem.first_keys):
+            alone = definition.scores(problem.sequence(b), BITS)
+            assert (abs(alone[0, 0] - every[b, 0][:, first:]) < 2.0**-150).all()
+
+
+def test_a_kernel_of_true_cosines_is_no_kernel_of_tables():
+    """Rounding cosines to float16 is an error of 2^-12; the kernel that rounds them has only roundings of float32."""
+    problem = Recipe(
+        query_length=4, key_length=9, head_dim=16, rotary="half", rotary_from_tables=True, dtypes="float16", seed=2
+    ).problem()
+    contract = replace(PRECISE, operands="float32", multiplicands="float32")
+    able = ("rotary", "rotary_from_tables", "cross", "lse")
+    right = emulate("right", contract, dtypes=("float16",), supports=able)
+
+    def attention(*tensors, **options):
+        return right(*tensors, **{name: x for name, x in options.items() if name != "rotary_from_tables"})
+
+    subject = Subject(right, "float16")
+    assert_within_bound(subject, problem, subject(problem), "lse")
+    wrong = replace(subject, kernel=replace(right, function=attention))
+    with pytest.raises(Refutation, match="lse"):
+        assert_within_bound(wrong, problem, wrong(problem), "lse")
 
 
 def test_a_score_depends_on_the_distance_of_positions_alone():

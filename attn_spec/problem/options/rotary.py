@@ -55,6 +55,22 @@ class Rotary:
         fits=lambda value, lengths: value is None or value <= lengths["D"],
         draws=(None, 2, 4, 8, 16, 32),
     )
+    #: True: cosines and sines are rounded to the dtype of q before they multiply, as where a caller has them in tables.
+    #: They are the true ones, rounded to float64 and then to that dtype. None: they are real numbers.
+    rotary_from_tables: bool | None = option(
+        says="rotates by cosines and sines that are rounded to the dtype of q, as tables of them are",
+        kind=PARAMETER,
+        of="rotary",
+        optional=True,
+        spellings=("rotary_from_tables",),
+        spelled_off=(False,),
+        wanted="True or None",
+        accepts=lambda value: value in (None, True),
+        positional=True,
+        aligned=True,
+        plain=lambda _: True,
+        draws=(True, None),
+    )
     #: Positions of queries, int64 [B, 1, Sq, 1]. None: the position of the key that the query is aligned with. Masks by
     #: position still count rows.
     rotary_query_positions: Any = positions(
