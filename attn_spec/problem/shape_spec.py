@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -23,6 +24,8 @@ BOTH = {"S": ("Sq", "Sk"), "H": ("Hq", "Hkv")}
 LENGTHS = {"seqused_q": "Sq", "seqused_k": "Sk", "leftpad_k": "Sk"}
 #: Names of patterns by which such numbers are drawn.
 DRAWN = ("ragged", "edges")
+#: Name of the factor of the scores.
+SCALE = "scale"
 #: Sign between numbers of several sequences.
 BETWEEN = ":"
 
@@ -46,6 +49,8 @@ class AskedShape:
     seqused_q: str | None = None
     seqused_k: str | None = None
     leftpad_k: str | None = None
+    #: Factor of the scores; None is 1/sqrt(D).
+    scale: float | None = None
 
     def __post_init__(self) -> None:
         for letter, name in LETTERS.items():
@@ -56,6 +61,8 @@ class AskedShape:
                 "Hq must be a multiple of Hkv, since Hq / Hkv query heads share a kv head: "
                 f"{self.query_heads} is no multiple of {self.kv_heads}"
             )
+        if self.scale is not None and not math.isfinite(self.scale):
+            raise ShapeError(f"{SCALE} must be a finite number, not {self.scale}")
         for name, text in self.lengths.items():
             if text not in DRAWN:
                 self._check(name, numbers(name, text))
@@ -75,23 +82,30 @@ class AskedShape:
         return {name: text for name in LENGTHS if (text := getattr(self, name)) is not None}
 
     @property
-    def recipe_fields(self) -> dict[str, int | str]:
+    def recipe_fields(self) -> dict[str, int | str | float]:
         """Fields of a recipe of this shape; numbers of each sequence are patterns of its options."""
         return {
             **{name: getattr(self, name) for name in LETTERS.values()},
             **{name: f"{text}@B111" for name, text in self.lengths.items()},
+            **self.scaled,
         }
+
+    @property
+    def scaled(self) -> dict[str, float]:
+        """Factor of the scores by its name, if the shape has one."""
+        return {} if self.scale is None else {SCALE: self.scale}
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read ``LETTER=LENGTH,..``, in any order: B, Hq, Hkv, Sq, Sk, D, Dv; S for Sq and Sk, H for Hq and Hkv.
 
         If B is left out it is 1; if Dv is left out it is D. Numbers of each sequence are ``seqused_k=1:4096:17``, or
-        the name of a pattern, ``seqused_k=ragged``. B and the length of their axis may be left out then. Raises
-        :class:`ShapeError`.
+        the name of a pattern, ``seqused_k=ragged``. B and the length of their axis may be left out then. ``scale=0.1``
+        is the factor of the scores. Raises :class:`ShapeError`.
         """
         found: dict[str, int] = {}
         lengths, parts = _of_sequences(text)
+        scaled, parts = _scale_of(parts, text)
         for part in parts:
             letter, equals, length = (word.strip() for word in part.partition("="))
             if not equals or not length.removeprefix("-").isdecimal():
@@ -111,16 +125,31 @@ class AskedShape:
         if missing := [letter for letter in LETTERS if letter not in found]:
             raise ShapeError(f"{text!r} lacks {', '.join(missing)}; a full shape is {EXAMPLE}, or H=32,S=4096,D=128")
         try:
-            fields: dict[str, Any] = {**{LETTERS[letter]: length for letter, length in found.items()}, **lengths}
-            return cls(**fields)
+            fields: dict[str, Any] = {LETTERS[letter]: length for letter, length in found.items()}
+            return cls(**{**fields, **lengths, **scaled})
         except ShapeError as error:
             raise ShapeError(f"{text!r}: {error}") from None
 
     def __str__(self) -> str:
         """Return the text that :meth:`parse` reads, without Dv if it equals D."""
         shown = [letter for letter in LETTERS if letter != "Dv" or self.value_dim != self.head_dim]
-        said = {letter: getattr(self, LETTERS[letter]) for letter in shown} | self.lengths
+        said = {letter: getattr(self, LETTERS[letter]) for letter in shown} | self.lengths | self.scaled
         return ",".join(f"{letter}={value}" for letter, value in said.items())
+
+
+def _scale_of(parts: list[str], text: str) -> tuple[dict[str, float], list[str]]:
+    """Return the factor of the scores among the parts of a shape's text, by its name, and all other parts.
+
+    Raises :class:`ShapeError`.
+    """
+    given = [part for part in parts if part.partition("=")[0].strip() == SCALE]
+    if len(given) > 1:
+        raise ShapeError(f"{text!r} gives {SCALE} twice; leave one out")
+    try:
+        found = {} if not given else {SCALE: float(given[0].partition("=")[2])}
+    except ValueError:
+        raise ShapeError(f"{given[0].strip()!r} in {text!r} must be a number, as in {SCALE}=0.125") from None
+    return found, [part for part in parts if part not in given]
 
 
 def _of_sequences(text: str) -> tuple[dict[str, str], list[str]]:

@@ -38,6 +38,17 @@ def test_numbers_of_each_sequence():
     assert len(set(drawn.first_keys)) > 1
 
 
+def test_a_factor_of_the_scores():
+    found = AskedShape.parse("H=8,S=4,D=64,scale=0.0625")
+
+    assert str(found) == "B=1,Hq=8,Hkv=8,Sq=4,Sk=4,D=64,scale=0.0625"
+    assert AskedShape.parse(str(found)) == found
+    assert Recipe(**found.recipe_fields).problem().scale_value == 0.0625
+    for text in ("wide", "inf", "0.1,scale=0.2"):
+        with pytest.raises(ShapeError, match="scale"):
+            AskedShape.parse(f"H=8,S=4,D=64,scale={text}")
+
+
 def test_the_words_for_numbers_of_sequences_are_the_options_and_patterns_of_such():
     assert set(LENGTHS) == {name for name, row in OPTIONS.items() if row.up_to}
     assert {name: letter[1:].upper() for name, letter in LENGTHS.items()} == {n: OPTIONS[n].up_to for n in LENGTHS}

@@ -1,7 +1,8 @@
 """Workloads of a definition as shapes to examine.
 
-A workload gives the lengths of axes. Lengths of single sequences lie in its files of tensors, which are not read: the
-keys, and the queries of a prefill, are dealt out evenly. The first sequences get one more if they do not divide.
+A workload gives the lengths of axes, and perhaps a number for the scale. Lengths of single sequences lie in its files
+of tensors, which are not read. The keys, and the queries of a prefill, are dealt out evenly. The first sequences get
+one more if they do not divide.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from attn_spec.kernels.flashinfer_trace.interface import Interface
+from attn_spec.kernels.flashinfer_trace.interface import SCALE, Interface
 from attn_spec.kernels.flashinfer_trace.schema import Definition, DocumentError, Trace, Workload, read, read_lines
 from attn_spec.problem.shape_spec import BETWEEN, AskedShape, ShapeError
 
@@ -52,6 +53,9 @@ def _shape(workload: Workload, interface: Interface, where: str) -> AskedShape:
     lengths: dict[str, Any] = {"seqused_k": BETWEEN.join(map(str, of_keys))}
     if interface.is_prefill:
         lengths["seqused_q"] = BETWEEN.join(map(str, of_queries))
+    scale = workload.inputs.get(SCALE)
+    if scale is not None and scale.value is not None and float(scale.value) <= 0:
+        raise DocumentError(f"{where}: inputs.{SCALE} is {scale.value}; it must be above 0")
     try:
         return AskedShape(
             batch=batch,
@@ -61,6 +65,7 @@ def _shape(workload: Workload, interface: Interface, where: str) -> AskedShape:
             key_length=of_keys[0],
             head_dim=width,
             value_dim=sizes["Dv"],
+            scale=None if scale is None or scale.value is None else float(scale.value),
             **lengths,
         )
     except ShapeError as error:

@@ -68,7 +68,7 @@ def recipes(subject: Subject, seed: int, *, gradients: bool = False) -> list[Rec
 def _clashes(name: str, shape: AskedShape) -> bool:
     """Return whether a shape gives an option itself, or an option that excludes it."""
     row = OPTIONS[name]
-    given = [OPTIONS[other] for other in shape.lengths]
+    given = [OPTIONS[other] for other in (*shape.lengths, *shape.scaled)]
     return any(row is other or row.excludes(other) or other.excludes(row) for other in given)
 
 

@@ -50,6 +50,21 @@ def test_axes_that_are_no_shape_are_told(tmp_path, kind, axes, words):
     assert str(found.value) == f"{tmp_path / 'w.jsonl'}, workload 1: {words}"
 
 
+def test_a_scale_that_a_workload_gives_is_that_of_the_shape(tmp_path):
+    made = documents.definition("decode")
+    documents.write(tmp_path, d=made)
+
+    def shape(**scale):
+        trace = {"definition": made["name"], "workload": {"uuid": "1", "axes": DECODE, "inputs": {"sm_scale": scale}}}
+        (tmp_path / "w.jsonl").write_text(json.dumps(trace), encoding="utf-8")
+        return shapes_of(tmp_path / "w.jsonl", str(tmp_path / "d.json"))[0]
+
+    assert shape(type="scalar", value=0.0884).scale == 0.0884
+    assert shape(type="random").scale is None
+    with pytest.raises(DocumentError, match=r"workload 1: inputs\.sm_scale is -1; it must be above 0"):
+        shape(type="scalar", value=-1)
+
+
 def test_workloads_of_another_definition_are_told(tmp_path):
     shapes(tmp_path, "decode", DECODE)
     documents.write(tmp_path, d=documents.definition("mla_decode"))
