@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from attn_spec.emulation.kernels import emulate
+from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
@@ -134,6 +136,15 @@ def test_a_kernel_whose_bits_are_not_compared_must_keep_nan_out_as_well():
         hidden_keys.assert_hidden_keys_have_no_influence(wrong, problem)
     allowed = with_function(spreading, deterministic=False, masked_nonfinite="may_leak")
     hidden_keys.assert_hidden_keys_have_no_influence(allowed, problem)
+
+
+def test_a_reference_by_norms_of_keys_leaves_out_those_that_are_not_finite():
+    contract = replace(PRECISE, reference="upper_bound", reference_range=60.0)
+    made = emulate("by_norms", contract, supports=("mask", "cross", "dv", "lse"))
+    subject = Subject(made, "float32")
+
+    assert not assertions.compares_bits(subject)
+    hidden_keys.assert_hidden_keys_have_no_influence(subject, PROBLEM)
 
 
 # Gradients.
