@@ -18,6 +18,7 @@ from attn_spec.kernels.flashinfer_trace.schema import (
     DocumentError,
     Solution,
     Source,
+    is_solution,
     read,
 )
 from attn_spec.kernels.flashinfer_trace.sources import function_of
@@ -43,6 +44,8 @@ def kernel_of(spec: str, **given: Any) -> Kernel:
     if foreign := sorted(set(given) - set(FURTHER)):
         raise DocumentError(f"{spec} is a document, whose definition says what --{foreign[0]} would; leave it out")
     path, file = Path(spec), given.get("definition") or spec
+    if "definition" not in given and is_solution(path):
+        raise DocumentError(f"{spec} is a solution; name the file of its definition, --definition FILE.json")
     definition = read(Definition, Path(file))
     interface = Interface(definition, file)
     if "definition" in given:

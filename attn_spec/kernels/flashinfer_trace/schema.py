@@ -178,6 +178,15 @@ def read(model: type[Document], path: Path) -> Document:
     return _valid(model, _text(path), str(path))
 
 
+def is_solution(path: Path) -> bool:
+    """Return whether a file is JSON with the sources that a solution has, and a definition has not."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and "sources" in found
+
+
 def read_lines(model: type[Document], path: Path) -> list[Document]:
     """Read documents from the lines of a file; empty lines are skipped. Raises :class:`DocumentError`."""
     lines = [(number, line) for number, line in enumerate(_text(path).splitlines(), 1) if line.strip()]

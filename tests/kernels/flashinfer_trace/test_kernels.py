@@ -168,6 +168,10 @@ def test_declarations_beside_documents_are_told(tmp_path):
 
     with pytest.raises(DocumentError, match="is a document, whose definition says what --supports would; leave it out"):
         resolve(path, definition=of, supports=("lse",))
+    with pytest.raises(
+        DocumentError, match=r"gathered\.json is a solution; name the file of its definition, --definit"
+    ):
+        resolve(path)
     with pytest.raises(KernelError, match=r"numpy_naive is no solution of the FlashInfer Trace schema, a \.json file"):
         resolve("numpy_naive", definition=of)
     assert resolve(path, definition=of, contract="fused").contract_declared("bfloat16").softmax != "input"
