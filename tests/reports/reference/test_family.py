@@ -34,9 +34,7 @@ def test_cells_are_found_by_what_is_declared():
     assert cells["NumPy"] == "`implementations/numpy_tiled.py`"
     assert "`implementations/torch_tiled.py`" in cells["PyTorch"]
     assert "torch_eager" not in cells["PyTorch"]
-    assert re.fullmatch(
-        r"1 in `properties/test_documents\.py`, \d+ in `properties/test_positions\.py`", cells["properties"]
-    )
+    assert re.fullmatch(r"\d+ in `properties`", cells["properties"])  # in three files
 
 
 def test_mutants_of_an_option_are_not_those_of_its_parameters():
