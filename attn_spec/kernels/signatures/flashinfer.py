@@ -147,6 +147,22 @@ _HEADS = (
     _counted("num_kv_heads", lambda given: given.kv_heads),
 )
 _CAP = same("logits_soft_cap", "softcap", default=None, means="None is none")
+#: First parameters of the method run of a wrapper of pages.
+_RUN = (
+    tensor("q"),
+    _caches("paged_kv_cache"),
+    *(fixed(name, None) for name in ("q_scale", "k_scale", "v_scale")),
+    *(idle(name) for name in ("out", "lse")),
+    asks_lse("return_lse"),
+)
+
+
+def _plans_and_runs(wrapper: str) -> Fact:
+    return Fact(
+        says="plan takes the places of pages and the options, run the tensors; kv_layout of the wrapper is NHD",
+        source=f"{_WRAPPERS}/{wrapper}",
+    )
+
 
 FLASHINFER_DECODE = Signature(
     function="flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper",
@@ -173,14 +189,7 @@ FLASHINFER_DECODE = Signature(
         ),
         *_of(
             "run",
-            tensor("q"),
-            _caches("paged_kv_cache"),
-            fixed("q_scale", None),
-            fixed("k_scale", None),
-            fixed("v_scale", None),
-            idle("out"),
-            idle("lse"),
-            asks_lse("return_lse"),
+            *_RUN,
             idle("enable_pdl"),
             fixed("sinks", None),
         ),
@@ -190,10 +199,7 @@ FLASHINFER_DECODE = Signature(
     facts=(
         replace(_LSE, source=f"{_WRAPPERS}/decode.py, BatchDecodeWithPagedKVCacheWrapper.run"),
         _PAGES,
-        Fact(
-            says="plan takes the places of pages and the options, run the tensors; kv_layout of the wrapper is NHD",
-            source=f"{_WRAPPERS}/decode.py, BatchDecodeWithPagedKVCacheWrapper",
-        ),
+        _plans_and_runs("decode.py, BatchDecodeWithPagedKVCacheWrapper"),
     ),
     source=f"{_WRAPPERS}/decode.py, BatchDecodeWithPagedKVCacheWrapper: plan, _plan_impl and run",
 )
@@ -230,14 +236,7 @@ FLASHINFER_PREFILL = Signature(
         ),
         *_of(
             "run",
-            tensor("q"),
-            _caches("paged_kv_cache"),
-            fixed("q_scale", None),
-            fixed("k_scale", None),
-            fixed("v_scale", None),
-            idle("out"),
-            idle("lse"),
-            asks_lse("return_lse"),
+            *_RUN,
             fixed("lse_base", "log2"),
             fixed("lse_layout", "NH"),
             idle("enable_pdl"),
@@ -251,10 +250,7 @@ FLASHINFER_PREFILL = Signature(
         _LSE,
         _LEFT,
         _PAGES,
-        Fact(
-            says="plan takes the places of pages and the options, run the tensors; kv_layout of the wrapper is NHD",
-            source=f"{_WRAPPERS}/prefill.py, BatchPrefillWithPagedKVCacheWrapper",
-        ),
+        _plans_and_runs("prefill.py, BatchPrefillWithPagedKVCacheWrapper"),
     ),
     source=f"{_WRAPPERS}/prefill.py, BatchPrefillWithPagedKVCacheWrapper: plan and run",
 )
