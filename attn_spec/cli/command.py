@@ -244,6 +244,9 @@ def replay(  # noqa: PLR0917 -- the arguments of a command
 @main.command()
 @click.argument("kernels", nargs=-1)
 @choices
+@click.option(
+    "--watched", type=click.Path(dir_okay=False, path_type=Path), help="JSON report of a watch, shown on the page too."
+)
 @output("report.html", PAGE)
 def report(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
     """Measure the numeric error of KERNELS (default: all built in), or compare two certificates (two .json files)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 import pytest
 
 from attn_spec import atomic
-from attn_spec.watching.tally import Tally, summed, table
+from attn_spec.watching.tally import Tally, document, summed, table
 from attn_spec.watching.target import target
 from attn_spec.watching.watch import watch
 
 #: Key of the tallies of a worker of pytest-xdist.
 OUTPUT = "attn_watch"
-#: Version of the JSON report.
-SCHEMA = 1
 
 
 class WatchPlugin:
@@ -71,13 +68,11 @@ class WatchPlugin:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         """Hand the tallies to the process that reports, or write the JSON report there."""
-        documents = [one.to_json() for one in self.own]
         output = getattr(self.config, "workeroutput", None)
         if output is not None:
-            output[OUTPUT] = documents
+            output[OUTPUT] = [one.to_json() for one in self.own]
         elif path := self._option("report"):
-            report = {"schema": SCHEMA, "functions": [one.to_json() for one in self.tallies]}
-            atomic.write(Path(path), json.dumps(report, indent=1) + "\n")
+            atomic.write(Path(path), document(self.tallies))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print what was seen of each function."""

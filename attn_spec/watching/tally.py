@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+#: Version of the JSON document of a watch.
+SCHEMA = 1
+
+
+class TallyError(Exception):
+    """A file holds no tallies of a watch; the message says what to do next."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,12 @@ class Tally:
         counts = {name: dict(whole[name]) for name in ("left", "left_backward")}
         return {**whole, **counts, "refuted": [dataclasses.asdict(one) for one in self.refuted]}
 
+    @property
+    def unjudged(self) -> list[str]:
+        """Numbers of calls, and of backward passes, that were not judged, each with its reason."""
+        backward = [(f"backward: {reason}", count) for reason, count in self.left_backward.most_common()]
+        return [f"{count} x {reason}" for reason, count in [*self.left.most_common(), *backward]]
+
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Tally:
         """Return the tally of a document that :meth:`to_json` wrote."""
@@ -75,6 +90,26 @@ class Tally:
         self.left += other.left
         self.left_backward += other.left_backward
         self.refuted += other.refuted
+
+
+def document(tallies: Iterable[Tally]) -> str:
+    """Return the JSON document of a watch."""
+    return json.dumps({"schema": SCHEMA, "functions": [one.to_json() for one in tallies]}, indent=1) + "\n"
+
+
+def load(path: Path) -> list[Tally]:
+    """Return the tallies of a file that :func:`document` was written to. Raises :class:`TallyError`."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["schema"] == SCHEMA:
+            return [Tally.from_json(one) for one in found["functions"]]
+    except OSError as error:
+        raise TallyError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise TallyError(
+            f"{path} is no report of a watch; pytest --attn-watch FUNCTION --attn-watch-report FILE.json writes one"
+        ) from error
+    raise TallyError(f"{path} has the schema {found['schema']!r}, and this version of attn-spec reads {SCHEMA}")
 
 
 def summed(tallies: Iterable[Tally]) -> list[Tally]:

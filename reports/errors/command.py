@@ -10,6 +10,7 @@ from typing import Any
 from attn_spec import __version__, atomic
 from attn_spec.evidence.certificate import load
 from attn_spec.evidence.provenance import environment
+from attn_spec.evidence.report import ReportError
 from attn_spec.isolation.foreign import found
 from attn_spec.judgement.bound_terms import BoundTerm
 from attn_spec.judgement.planted_errors import Power, Unseen
@@ -19,6 +20,8 @@ from attn_spec.kernels.resolve import in_tree, resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search import verdict
 from attn_spec.search.preflight import preflight
+from attn_spec.watching.tally import Tally, TallyError
+from attn_spec.watching.tally import load as load_tallies
 
 from . import page, svg, sweep, tables
 from .rows import Row, columns
@@ -37,18 +40,21 @@ def write_report(
     certificate: Path | None = None,
     declared: Mapping[str, Any] | None = None,
     isolate: str = "auto",
+    watched: Path | None = None,
 ) -> list[Path]:
     """Measure ``kernels`` (by default those built in that run here) and write PATH.html, PATH.md and PATH.json.
 
-    A certificate adds its verdicts to the page; ``declared`` is the declaration of an undecorated callable. ``isolate``
-    is a word of ``isolation.foreign.ISOLATE``: whether kernels have processes of their own. Raises
+    A certificate adds its verdicts to the page, and ``watched``, the JSON report of a watch, adds what was seen of each
+    function. ``declared`` is the declaration of an undecorated callable. ``isolate`` is a word of
+    ``isolation.foreign.ISOLATE``: whether kernels have processes of their own. Raises
     :class:`attn_spec.kernels.kernel.KernelError` for a kernel, dtype or device that cannot be used,
-    :class:`svg.FigureError` without matplotlib, :class:`attn_spec.evidence.certificate.CertificateError`, and
-    :class:`sweep.SweepError` for an unknown profile or if no kernel takes a problem of the sweeps. Nothing is written
-    unless everything is.
+    :class:`svg.FigureError` without matplotlib, :class:`attn_spec.evidence.certificate.CertificateError`,
+    :class:`WatchedError` for a file that is no report of a watch, and :class:`sweep.SweepError` for an unknown profile
+    or if no kernel takes a problem of the sweeps. Nothing is written unless everything is.
     """
     svg.matplotlib()
     verdicts, powers = ([], []) if certificate is None else (verdicts_of(certificate), powers_of(certificate))
+    seen = [] if watched is None else tallies_of(watched)
     subjects, left_out = subjects_of(kernels, dtypes or (), device, declared or {}, isolate)
     rows, untaken = rows_of(_tracked(sweep.points(subjects, profile)))
     if not rows:
@@ -58,8 +64,8 @@ def write_report(
     where |= {} if certificate is None else shapes_of(certificate)
     where |= {f"left out: {name}": reason for name, reason in left_out.items()}
     texts = {
-        ".html": page.html(rows, where, verdicts, powers),
-        ".md": tables.markdown(rows, where, verdicts, powers),
+        ".html": page.html(rows, where, verdicts, powers, seen),
+        ".md": tables.markdown(rows, where, verdicts, powers, seen),
         ".json": document(rows, where),
     }
     stem = path.with_suffix("") if path.suffix in texts else path
@@ -122,6 +128,18 @@ def verdicts_of(path: Path) -> list[verdict.Row]:
         for result in found.properties
         for dtype, finding in result.dtypes.items()
     ]
+
+
+class WatchedError(ReportError):
+    """A file that the report is to show cannot be read."""
+
+
+def tallies_of(path: Path) -> list[Tally]:
+    """Return what a watch saw of each function. Raises :class:`WatchedError`."""
+    try:
+        return load_tallies(path)
+    except TallyError as error:
+        raise WatchedError(str(error)) from error
 
 
 def powers_of(path: Path) -> list[Power]:

@@ -17,6 +17,7 @@ from attn_spec.search import verdict
 from attn_spec.search.causes import causes
 from attn_spec.search.drawing.regimes import REGIMES
 from attn_spec.search.property import load_all
+from attn_spec.watching.tally import Tally
 
 from . import figures, svg, tables
 from .rows import PASSES, QUANTITIES, Row, cells, dtypes_of, kernels_of, worst_cases
@@ -60,13 +61,19 @@ def html(
     environment: dict[str, str],
     verdicts: Sequence[verdict.Row] = (),
     powers: Sequence[Power] = (),
+    watched: Sequence[Tally] = (),
 ) -> str:
     """Return the page. Equal arguments give equal bytes. Raises :class:`svg.FigureError` without matplotlib."""
     loader = jinja2.PackageLoader(__package__ or "reports", ".")
     jinja = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     jinja.filters |= {"number": tables.number, "share": _share, "exact": repr, "shade": _shade}
     return jinja.get_template("page.html.jinja").render(
-        **_numbers(rows, verdicts), **_verdicts(verdicts), powers=powers, power=line(powers), environment=environment
+        **_numbers(rows, verdicts),
+        **_verdicts(verdicts),
+        powers=powers,
+        power=line(powers),
+        watched=watched,
+        environment=environment,
     )
 
 

@@ -9,6 +9,7 @@ from attn_spec.judgement.planted_errors import Power, line
 from attn_spec.problem.quantities import QUANTITIES as KNOWN
 from attn_spec.search.verdict import Row as VerdictRow
 from attn_spec.search.verdict import Verdict, count, denominator
+from attn_spec.watching.tally import Tally
 
 from .rows import QUANTITIES, Cell, Row, Spread, cells, dtypes_of, kernels_of, worst_cases
 
@@ -54,6 +55,7 @@ def markdown(
     environment: dict[str, str],
     verdicts: Sequence[VerdictRow] = (),
     powers: Sequence[Power] = (),
+    watched: Sequence[Tally] = (),
 ) -> str:
     """Return the report for a pull request or a job summary."""
     parts = [
@@ -64,6 +66,7 @@ def markdown(
         parts.append(denominator(verdicts))
         parts += [_examined(verdicts)] if any(row.looked_at for row in verdicts) else []
     parts += [_power(powers)] if powers else []
+    parts += [_watched(watched)] if watched else []
     parts += [_matrix(rows, quantity) for quantity in QUANTITIES if any(row.quantity == quantity for row in rows)]
     parts += [
         _distribution(cells(rows).values()),
@@ -86,6 +89,16 @@ def _power(powers: Sequence[Power]) -> str:
         [one.dtype, one.where, f"{one.seen} of {len(one.planted)}", "; ".join(map(str, one.unseen))] for one in powers
     ]
     return f"## Power\n\n{line(powers)}\n\n{table(['dtype', 'where', 'seen', 'not seen'], lines)}"
+
+
+def _watched(tallies: Sequence[Tally]) -> str:
+    """Return a section on the functions that were watched while a program ran."""
+    lines = []
+    for one in tallies:
+        counts = [f"{count:,}" for count in (one.calls, one.judged, one.judged_backward)]
+        lines.append([f"`{one.function}`", *counts, number(one.ratio), f"{len(one.refuted)}", "; ".join(one.unjudged)])
+    header = ["function", "calls", "judged", "backward passes judged", "error / bound", "refuted", "not judged"]
+    return f"## Watched calls\n\n{table(header, lines)}"
 
 
 def _named(cell: Cell) -> str:
