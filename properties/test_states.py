@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.judgement.measure import Measurement
+from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
@@ -42,6 +43,12 @@ def with_empty_states(subject: Subject) -> SearchStrategy[Problem]:
     return of_states(subject, "mask").map(emptied)
 
 
+def check_queries(problem: Problem) -> None:
+    """Raise :class:`NotTaken` unless each token has one query, as the kernel's limits may forbid."""
+    if problem.query_length != 1:
+        raise NotTaken("it takes no single query, which a merge of states has for each token")
+
+
 @attention_property(
     source=f"{STATE}: the state of no keys is the identity; flashinfer-ai/flashinfer#4051, vllm-project/vllm#28181",
     hunts="0/0 and inf - inf where all states are empty, +inf taken for a weight, an output of nobody that is averaged",
@@ -54,6 +61,7 @@ def test_an_empty_state_takes_no_part(subject: Subject, problem: Problem) -> Non
     Where NaN in an empty state is promised to be kept out (masked_nonfinite="excluded"), NaN is one of these numbers. A
     token without any state has what the convention on empty rows says, which may be the mean of all outputs.
     """
+    check_queries(problem)
     before = subject(problem)
     assert_within_bound(subject, problem, before)
     empty = ~problem.visible[:, :, 0, :, None]
@@ -78,6 +86,7 @@ def test_merged_states_merge_again(subject: Subject, problem: Problem) -> None:
     off by at most sum_t w_t e^2e E_t + (e^2e - 1) sum_t w_t |o_t - o|, and its log-sum-exp by e. The bound of the last
     merge, about that, is added.
     """
+    check_queries(problem)
     if subject.conventions.empty_lse != "-inf":
         return
     half = -(-problem.key_length // 2)

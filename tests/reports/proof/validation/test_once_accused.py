@@ -226,3 +226,38 @@ def test_rounding_leaves_something_of_the_gradient_of_a_maximum():
     assert_gradients_within_bound(subject, problem, dO, found)
     with pytest.raises(Refutation):
         assert_gradients_within_bound(subject, problem, dO, {"dv": np.zeros(problem.v.shape)})
+
+
+LSE = ("lse", "cross", "causal", "causal_alignment", "scale")
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [{"presentation": "decode"}, {"query_lengths": (1, 2)}, {"query_heads": (4,)}],
+    ids=lambda x: next(iter(x)),
+)
+def test_random_signs_give_as_many_scores_whatever_a_kernel_takes(declared):
+    """A kernel of one query a sequence gave 40 scores in place of 640, and their mean square is 0.49 by chance."""
+    few = Subject(emulate("few", PRECISE, supports=LSE, **declared), "float32")
+
+    row, _ = search(
+        load_all()["scaling.scaled_scores_of_unit_variance_inputs_have_variance_one"], few, profile(12), seed=0
+    )
+
+    assert row.verdict is Verdict.HELD, row.message
+    assert row.examples > 10
+
+
+@pytest.mark.parametrize(
+    "property_id", [name for name in load_all() if name.startswith("states.")], ids=lambda name: name.partition(".")[2]
+)
+def test_states_are_not_asked_for_of_a_kernel_that_takes_no_single_query(property_id):
+    """The property failed in itself: the merges of four queries were read as four states."""
+    supports = (*LSE, "states", "bias", "mask", "empty", "gqa", "dv")
+    fours = Subject(emulate("fours", PRECISE, supports=supports, multiples={"Q": 4, "K": 4}), "float32")
+
+    row, case = search(load_all()[property_id], fours, profile(3), seed=0)
+
+    assert case is None, row.message
+    assert row.verdict in (Verdict.NOT_DECLARED, Verdict.NOT_EXERCISED)
+    assert "it takes no single query" in row.message
