@@ -261,3 +261,13 @@ def test_states_are_not_asked_for_of_a_kernel_that_takes_no_single_query(propert
     assert case is None, row.message
     assert row.verdict in (Verdict.NOT_DECLARED, Verdict.NOT_EXERCISED)
     assert "it takes no single query" in row.message
+
+
+def test_a_token_without_states_may_have_the_mean_of_all_outputs_in_two_merges():
+    agreed = {"empty_row": "mean_of_v"}
+    merge = Subject(
+        emulate("merge", PRECISE, supports=(*LSE, "states", "bias", "empty"), conventions=agreed), "float32"
+    )
+    problem = Recipe(bias="all_minus_inf@11QK", key_length=4, states=True).problem()
+
+    load_all()["states.merged_states_merge_again"].check(merge, problem)
