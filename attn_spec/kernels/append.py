@@ -36,9 +36,7 @@ SPARE_ROWS = 2
 #: Words for the axes of slots of a cache, in messages.
 _PLACES = {"B": "row", "rows": "row", "S": "place", "pages": "page", "size": "offset"}
 #: Caches and new tensors of a call, by the input that they hold.
-_CACHES, _NEW = {"k": "k_cache", "v": "v_cache"}, {"k": "k_new", "v": "v_new"}
-#: A number that must be written, in messages.
-_NEW_NUMBER = "the new number"
+CACHES, NEW = {"k": "k_cache", "v": "v_cache"}, {"k": "k_new", "v": "v_new"}
 #: Stages of a contract whose results such a call is given, where positions are rotary.
 _GIVEN = ("rotary_tables", "operands")
 
@@ -88,7 +86,7 @@ class Append(Packed):
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        return ("q", *_CACHES.values(), *_NEW.values())
+        return ("q", *CACHES.values(), *NEW.values())
 
     @property
     def recognised_by(self) -> tuple[str, ...]:
@@ -130,13 +128,13 @@ class Append(Packed):
         whole, count = super().handed(problem, unread=unread), problem.query_length
         tables = rotated.arguments_of(problem, problem.key_length + SPARE)
         before = {**whole.further, "seqused_k": (problem.end_keys - count).astype(np.int32), **tables}
-        tensors = {name: x for name, x in whole.tensors.items() if name not in _CACHES}
+        tensors = {name: x for name, x in whole.tensors.items() if name not in CACHES}
         at = (problem.end_keys[:, None] - count + np.arange(count))[:, None, :, None]
         keys = bits.nearest(rotated.turned(problem.k, np.arange(problem.key_length), tables), problem.dtype_of("k"))
         for name, x in (("k", keys), ("v", problem.v)):
             buffer, poison = self.keys.buffer(problem, self.placement), placement.poison(problem, name, unread)
-            tensors[_CACHES[name]] = self._filled(name, x, poison, buffer, before)
-            tensors[_NEW[name]] = np.take_along_axis(getattr(problem, name), at, axis=2).swapaxes(1, 2)
+            tensors[CACHES[name]] = self._filled(name, x, poison, buffer, before)
+            tensors[NEW[name]] = np.take_along_axis(getattr(problem, name), at, axis=2).swapaxes(1, 2)
         return Handed(tensors, before)
 
     def begun(self, tensors: Sequence[Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -154,7 +152,7 @@ class Append(Packed):
 
     def rotate(self, side: str, x: Any, arguments: Mapping[str, Any]) -> Any:
         """Return queries or new keys [B, S, H, D] of a framework as a call rotates them; without tables, themselves."""
-        if rotated.ARGUMENTS[0] not in arguments:
+        if not rotated.are_given(arguments):
             return x
         values = rotated.turned(values_of(x), self.positions(side, arguments, x.shape[1])[:, :, None], arguments)
         own, dtype = of(x), of(x).dtype_of(x)
@@ -192,8 +190,8 @@ class Append(Packed):
 
     def promised(self, tensors: Mapping[str, np.ndarray], arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
         found = {}
-        for name, cache in _CACHES.items():
-            found[cache], new = tensors[cache].astype(np.float64), tensors[_NEW[name]]
+        for name, cache in CACHES.items():
+            found[cache], new = tensors[cache].astype(np.float64), tensors[NEW[name]]
             if name == "k":
                 new = rotated.turned(new, self._places_of(new, arguments), arguments)
             self.append(found[cache], new, self.after(arguments, new.shape[1]))
@@ -202,9 +200,9 @@ class Append(Packed):
     def allowed(
         self, tensors: Mapping[str, np.ndarray], arguments: Mapping[str, Any], contract: ResolvedContract, dtype: str
     ) -> dict[str, np.ndarray]:
-        if rotated.ARGUMENTS[0] not in arguments:
+        if not rotated.are_given(arguments):
             return {}
-        new, cache = tensors[_NEW["k"]], _CACHES["k"]
+        new, cache = tensors[NEW["k"]], CACHES["k"]
         error = rotated.allowed(new, self._places_of(new, arguments), arguments, contract, dtype)
         found = np.zeros(tensors[cache].shape)
         self.append(found, error, self.after(arguments, new.shape[1]))
@@ -225,9 +223,8 @@ class Append(Packed):
         where = ", ".join(f"{_PLACES[axis]} {i}" for axis, i in zip(self.keys.axes, place, strict=False))
         found = np.argwhere(of_keys == slot)
         whose = f"position {found[0][1]} of sequence {found[0][0]} ({where})" if len(found) else f"{where} of nobody"
-        new = (
-            "the new number, rotated," if rotated.ARGUMENTS[0] in handed.further and name == "k_cache" else _NEW_NUMBER
-        )
+        is_rotated = rotated.are_given(handed.further) and name == CACHES["k"]
+        new = "the new number, rotated," if is_rotated else "the new number"
         what = new if is_new else "the number that was there"
         return (
             f"the kernel left {now[at]:.9g} in {name} at {whose}, head {head}, column {column}, where {what} must be "

@@ -214,8 +214,10 @@ def _carried(presentation: Any, supports: Iterable[str]) -> frozenset[str]:
     Rotary positions that a call passes in tables are those of tables too.
     """
     row = PRESENTATIONS.get(presentation)
-    of_tables = {"rotary_from_tables"} if row is not None and "rotary" in {*supports}.intersection(row.passes) else ()
-    return frozenset(of_tables) if row is None else row.carries | row.asks_for | frozenset(of_tables)
+    if row is None:
+        return frozenset()
+    passes_tables = "rotary" in row.passes and "rotary" in supports
+    return row.carries | row.asks_for | ({"rotary_from_tables"} if passes_tables else set())
 
 
 def _option_dtypes(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 
 from attn_spec.kernels import placement
+from attn_spec.kernels.append import CACHES, NEW
 from attn_spec.kernels.frameworks.framework import of, values_of
 from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.pages import ListedPages
 from attn_spec.kernels.places import Further, integers
 from attn_spec.kernels.presentation import Handed
 from attn_spec.problem.problem import Problem
-
-#: New tensors and pools of a call, by the input that they hold.
-_NEW, _POOLS = {"k": "k_new", "v": "v_new"}, {"k": "k_cache", "v": "v_cache"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +35,7 @@ class Extend(Packed):
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        return ("q", *_NEW.values(), *_POOLS.values())
+        return ("q", *NEW.values(), *CACHES.values())
 
     @property
     def recognised_by(self) -> tuple[str, ...]:
@@ -56,12 +54,12 @@ class Extend(Packed):
 
     def handed(self, problem: Problem, *, unread: bool = False) -> Handed:
         whole, count = super().handed(problem, unread=unread), problem.query_length
-        tensors = {_POOLS.get(name, name): x for name, x in whole.tensors.items()}
+        tensors = {CACHES.get(name, name): x for name, x in whole.tensors.items()}
         first = (problem.end_keys - problem.used_queries)[:, None] + np.arange(count)
         at = np.minimum(first, max(problem.key_length - 1, 0))[:, None, :, None]
         buffer = self.queries.buffer(problem, self.placement)
         slots = self.queries.slots(buffer, whole.further, count)
-        for name, new in _NEW.items():
+        for name, new in NEW.items():
             own = np.take_along_axis(getattr(problem, name), at, axis=2)
             filled = slots.fill(own, placement.poison(problem, name, unread))
             tensors[new] = self.queries.laid_out(self.queries.axes, filled, buffer)

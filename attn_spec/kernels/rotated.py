@@ -45,12 +45,17 @@ def arguments_of(problem: Problem, rows: int) -> dict[str, Any]:
     return dict(zip(ARGUMENTS, (cos, sin, problem.rotary == LAYOUTS[1]), strict=True))
 
 
+def are_given(arguments: Mapping[str, Any]) -> bool:
+    """Return whether a call is given tables, and so rotates."""
+    return ARGUMENTS[0] in arguments
+
+
 def turned(x: np.ndarray, positions: np.ndarray, arguments: Mapping[str, Any]) -> np.ndarray:
     """Return numbers [.., D] rotated by positions [..], which broadcast to them; float64 that is not rounded further.
 
     A call without tables leaves the numbers as they are.
     """
-    if ARGUMENTS[0] not in arguments:
+    if not are_given(arguments):
         return x
     turn, cos, sin = _tables(x, positions, arguments)
     with np.errstate(invalid="ignore"):
