@@ -114,7 +114,7 @@ def partition(subject: Subject, problem: Problem) -> list[np.ndarray]:
 def assert_merged(truth: Enclosed, parts: list[tuple[Measurement, ...]], subject: Subject) -> None:
     """Merge the parts' answers in float64 and raise :class:`Refutation` if they miss the truth of the whole."""
     o, radius = truth.value, truth.radius + np.abs(truth.low)
-    base = np.log(2.0) if subject.conventions.lse_base == "2" else 1.0
+    base = subject.conventions.lse_unit
     outputs, lses = ([quantities[n] for quantities in parts] for n in (0, 1))
     w = merge_weights([m.got * base for m in lses])
     e = np.maximum.reduce([np.where(np.isfinite(m.truth.value), m.allowed, 0.0) * base for m in lses])

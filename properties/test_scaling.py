@@ -96,7 +96,7 @@ def test_the_scale_read_from_the_log_sum_exp_is_the_one_asked_for(subject: Subje
     try:
         assert_within_bound(subject, problem, answer, "lse")
     except Refutation as error:
-        base = np.log(2.0) if subject.conventions.lse_base == "2" else 1.0
+        base = subject.conventions.lse_unit
         score = answer["lse"] * base - np.log(problem.key_length)
         raise with_scale(problem, applied_scale(first_dot(problem), score), error) from error
 
@@ -144,7 +144,7 @@ def test_scaled_scores_of_unit_variance_inputs_have_variance_one(subject: Subjec
     answer = subject(problem)
     if not all(measured.measured.all() for measured in judged(subject, problem, answer).measurements):
         return
-    base = np.log(2.0) if subject.conventions.lse_base == "2" else 1.0
+    base = subject.conventions.lse_unit
     lse = answer["lse"]
     scores = lse.ravel() * base - np.log(problem.key_length)
     spread = float(np.mean(scores[:SAMPLES] ** 2))

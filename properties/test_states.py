@@ -95,7 +95,7 @@ def test_merged_states_merge_again(subject: Subject, problem: Problem) -> None:
     again = _of_merged(problem, found)
     last = judged(subject, again, subject(again)).measurements
     true = judged(subject, problem, subject(problem)).measurements
-    allowed = _allowed_of_two_levels(found, last, true, _unit(subject))
+    allowed = _allowed_of_two_levels(found, last, true, subject.conventions.lse_unit)
     for quantity, one, whole, most in zip(("output", "lse"), last, true, allowed, strict=True):
         with np.errstate(invalid="ignore"):
             gap = np.abs((one.got - whole.truth.value) - whole.truth.low) - whole.truth.radius
@@ -114,11 +114,6 @@ def test_merged_states_merge_again(subject: Subject, problem: Problem) -> None:
                 f"two merges merged again give {quantity}{list(at)} = {one.got[at]:.9g}, and all states together have "
                 f"{whole.truth.value[at]:.9g}; allowed error {most[at]:.3g}"
             )
-
-
-def _unit(subject: Subject) -> float:
-    """Return the natural logarithm that a log-sum-exp of 1 is."""
-    return float(np.log(2.0)) if subject.conventions.lse_base == "2" else 1.0
 
 
 @dataclass(frozen=True)
@@ -144,7 +139,7 @@ class _Part:
         o, L = (np.where(np.isfinite(x.got) | np.isneginf(x.got), x.got, 0.0) for x in (output, lse))
         empty = np.isneginf(lse.truth.value)
         o = bits.nearest(np.where(np.isneginf(L)[..., None], 0.0, o), problem.dtype_of("v"))
-        unit = _unit(subject)
+        unit = subject.conventions.lse_unit
         L = bits.nearest(L * unit, problem.dtype_of("bias"))
         with np.errstate(invalid="ignore"):
             error_o = np.where(output.measured, output.allowed + np.abs(o - output.got), np.inf)

@@ -6,6 +6,7 @@ probe, help, certificates. A new convention is a new field here, and what decide
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -197,6 +198,11 @@ class Conventions:
     def empty_rows_are_constant(self) -> bool:
         """True if no tensor changes the output of a query that sees no key."""
         return self.empty_row in ("zero", "nan")
+
+    @property
+    def lse_unit(self) -> float:
+        """The natural logarithm that a log-sum-exp of 1 is."""
+        return math.log(2.0) if self.lse_base == "2" else 1.0
 
 
 #: Every convention by name.

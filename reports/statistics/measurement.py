@@ -192,7 +192,7 @@ def _lse(subject: Subject, q: np.ndarray, k: np.ndarray, **options: Any) -> np.n
 
     m is the least number of keys that the kernel takes.
     """
-    m, unit = _taken(subject, 1), math.log(2) if subject.conventions.lse_base == "2" else 1.0
+    m, unit = _taken(subject, 1), subject.conventions.lse_unit
     k = np.repeat(k[:, :, :1], m, axis=2)
     answer = subject(Problem(q=q, k=k, v=np.zeros_like(k), dtypes=subject.dtype, **options))
     return answer["lse"].astype(np.float64).ravel() * unit - math.log(m)

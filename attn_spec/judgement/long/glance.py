@@ -11,7 +11,6 @@ Answers computed in float64 have errors as large as that evaluation. They are co
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -183,7 +182,7 @@ def _shares_of(
         error = np.abs((answer["output"] - o.value) - o.low) + o.radius
         found = np.maximum(found, _share(error, allowed).max(axis=-1, initial=0.0))
     if "lse" in answer:
-        L, unit = seen.lse, math.log(2.0) if conventions.lse_base == "2" else 1.0
+        L, unit = seen.lse, conventions.lse_unit
         allowed = least_lse_error(contract, keys=seen.keys, lse=_least(L)) / unit
         of_base = 0.0 if unit == 1 else 4 * U * np.abs(L.value)
         error = np.abs((answer["lse"] - L.value / unit) - L.low / unit) + (L.radius + of_base) / unit

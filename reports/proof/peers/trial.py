@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -101,7 +100,7 @@ def _same(one: Answer, other: Answer) -> bool:
 
 
 def _natural(subject: Subject, lse: np.ndarray | None) -> np.ndarray | None:
-    return lse * math.log(2) if lse is not None and subject.conventions.lse_base == "2" else lse
+    return None if lse is None else lse * subject.conventions.lse_unit
 
 
 def watch(subject: Subject) -> tuple[Subject, dict[str, np.ndarray]]:
