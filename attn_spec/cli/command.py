@@ -319,11 +319,12 @@ def _write(name: str, path: Path, **chosen: Any) -> list[Path]:
     from attn_spec.evidence import report
     from attn_spec.evidence.certificate import CertificateError
     from attn_spec.kernels.kernel import KernelError
+    from attn_spec.watching.tally import TallyError
     from attn_spec.workers.task import WorkersError
 
     try:
         written = report.writer(name)(path, **chosen)
-    except (KernelError, CertificateError, WorkersError, report.ReportError) as error:
+    except (KernelError, CertificateError, TallyError, WorkersError, report.ReportError) as error:
         raise CouldNotRun(str(error)) from None
     for file in written:
         click.echo(f"{name}: {file}")

@@ -10,7 +10,6 @@ from typing import Any
 from attn_spec import __version__, atomic
 from attn_spec.evidence.certificate import load
 from attn_spec.evidence.provenance import environment
-from attn_spec.evidence.report import ReportError
 from attn_spec.isolation.foreign import found
 from attn_spec.judgement.bound_terms import BoundTerm
 from attn_spec.judgement.planted_errors import Power, Unseen
@@ -20,8 +19,7 @@ from attn_spec.kernels.resolve import in_tree, resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search import verdict
 from attn_spec.search.preflight import preflight
-from attn_spec.watching.tally import Tally, TallyError
-from attn_spec.watching.tally import load as load_tallies
+from attn_spec.watching import tally
 
 from . import page, svg, sweep, tables
 from .rows import Row, columns
@@ -49,12 +47,13 @@ def write_report(
     ``isolation.foreign.ISOLATE``: whether kernels have processes of their own. Raises
     :class:`attn_spec.kernels.kernel.KernelError` for a kernel, dtype or device that cannot be used,
     :class:`svg.FigureError` without matplotlib, :class:`attn_spec.evidence.certificate.CertificateError`,
-    :class:`WatchedError` for a file that is no report of a watch, and :class:`sweep.SweepError` for an unknown profile
-    or if no kernel takes a problem of the sweeps. Nothing is written unless everything is.
+    :class:`attn_spec.watching.tally.TallyError` for a file that is no report of a watch, and
+    :class:`sweep.SweepError` for an unknown profile or if no kernel takes a problem of the sweeps. Nothing is written
+    unless everything is.
     """
     svg.matplotlib()
     verdicts, powers = ([], []) if certificate is None else (verdicts_of(certificate), powers_of(certificate))
-    seen = [] if watched is None else tallies_of(watched)
+    seen = [] if watched is None else tally.load(watched)
     subjects, left_out = subjects_of(kernels, dtypes or (), device, declared or {}, isolate)
     rows, untaken = rows_of(_tracked(sweep.points(subjects, profile)))
     if not rows:
@@ -128,18 +127,6 @@ def verdicts_of(path: Path) -> list[verdict.Row]:
         for result in found.properties
         for dtype, finding in result.dtypes.items()
     ]
-
-
-class WatchedError(ReportError):
-    """A file that the report is to show cannot be read."""
-
-
-def tallies_of(path: Path) -> list[Tally]:
-    """Return what a watch saw of each function. Raises :class:`WatchedError`."""
-    try:
-        return load_tallies(path)
-    except TallyError as error:
-        raise WatchedError(str(error)) from error
 
 
 def powers_of(path: Path) -> list[Power]:

@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 import pytest
-from attn_spec.reports.errors.command import WatchedError, write_report
+from attn_spec.reports.errors.command import write_report
 
 from attn_spec.watching.tally import SCHEMA, Refuted, Tally, TallyError, document, load
 
@@ -51,6 +51,6 @@ def test_a_file_that_is_no_report_of_a_watch_is_told(tmp_path, text, says):
 
     with pytest.raises(TallyError, match=f"seen.json {says}"):
         load(file)
-    with pytest.raises(WatchedError, match=f"seen.json {says}"):
+    with pytest.raises(TallyError, match=f"seen.json {says}"):
         write_report(tmp_path / "report.html", watched=file, **PAGE)
     assert not (tmp_path / "report.html").exists()
