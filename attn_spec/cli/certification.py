@@ -70,13 +70,15 @@ def examine_reference(definition: str, output: Path, chosen: dict[str, Any]) -> 
 def conclude(document: Certificate, progress: Progress, *, as_json: bool) -> int:
     """Print the result, as a line or as a document, and return the exit code."""
     click.echo(screen.conclusion(document, progress.stopped), err=as_json)
+    codes = [CODES[document.result]]
     if document.reference == "refuted":
+        codes.append(CODES[document.reference])
         click.echo("the reference of the definition is refuted: attention is something else", err=as_json)
     if as_json:
         click.echo(certificate.text(document), nl=False)
     if progress.stopped == INTERRUPTION:
         return INTERRUPTED
-    return of_all([CODES[document.result], *([CODES["refuted"]] if document.reference == "refuted" else [])])
+    return of_all(codes)
 
 
 def _workers(chosen: dict[str, Any]) -> int:

@@ -17,6 +17,9 @@ from attn_spec.kernels.resolve import check_file, is_of_the_package, module_of, 
 #: Choices of isolation: kernels outside the package only, all kernels, or no kernel.
 ISOLATE = ("auto", "always", "never")
 
+#: Words of a declaration that are paths of files.
+_FILES = ("definition",)
+
 
 def isolate_word(chosen: bool | None) -> str:
     """Return the element of ``ISOLATE`` that --isolate (True), --no-isolate (False) or neither (None) means."""
@@ -69,10 +72,9 @@ def isolated(spec: str, memory: float | None = None, **declared: Any) -> Kernel:
         check_file(Path(typed))
         named = str(Path(typed).resolve())
     given = {key: value for key, value in declared.items() if value}
-    beside = [str(Path(given[name]).resolve()) for name in ("definition",) if name in given]
+    absolute = {name: str(Path(given[name]).resolve()) for name in _FILES if name in given}
     file = named if is_file else source_of(module_of(spec))
-    sources = Sources(file, *beside)
-    absolute = dict(zip(("definition",), beside, strict=False))
+    sources = Sources(file, *absolute.values())
     process = Process(named + colon + attribute, given | absolute, memory, sources)
     try:
         made = declaration(process.loaded())

@@ -258,9 +258,7 @@ def assert_kept(  # noqa: PLR0917  (a subject, its problem, and what assert_unch
     if compares_bits(subject):
         assert_unchanged(before, after, what, rows)
         return
-    mixed = {}
-    for name, old in before.items():
-        mixed[name] = np.where(_rows_of(name, old, rows), after[name], old)
+    mixed = {name: np.where(_rows_of(name, old, rows), after[name], old) for name, old in before.items()}
     assert_within_bound(subject, problem, mixed)
 
 

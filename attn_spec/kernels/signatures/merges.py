@@ -93,13 +93,15 @@ _BASE = Fact(
     source=f"{_CUDA}: both s_a and s_b are logsumexp values with base 2",
 )
 
+_CONVENTIONS = {"lse_base": "2", "empty_row": "zero", "empty_lse": "-inf"}
+
 FLASHINFER_MERGE = Signature(
     function="flashinfer.cascade.merge_state",
     framework="torch",
     presentation="states_pair",
     dtypes=("float16", "bfloat16"),
     arguments=(tensor("v_a"), tensor("s_a"), tensor("v_b"), tensor("s_b")),
-    conventions={"lse_base": "2", "empty_row": "zero", "empty_lse": "-inf"},
+    conventions=_CONVENTIONS,
     always_lse=True,
     facts=(
         _BASE,
@@ -116,7 +118,7 @@ FLASHINFER_MERGE_STATES = Signature(
     presentation="states",
     dtypes=("float16", "bfloat16"),
     arguments=(tensor("v"), tensor("s")),
-    conventions={"lse_base": "2", "empty_row": "zero", "empty_lse": "-inf"},
+    conventions=_CONVENTIONS,
     always_lse=True,
     facts=(
         _BASE,

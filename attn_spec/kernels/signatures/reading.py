@@ -165,8 +165,7 @@ def _attended(row: Signature, found: dict[str, Any]) -> tuple[dict[str, Any], di
 
     States that a call merges are read as the problem that they are. New keys and values of a call that appends are
     written to copies of its caches, which may be those before the call or after it. New keys that lie apart from those
-    before them are put behind these. Raises :class:`CallError` for a
-    missing tensor.
+    before them are put behind these. Raises :class:`CallError` for a missing tensor.
     """
     shown = row.shown
     given = {each: found.pop(each, None) for each in shown.tensors}
