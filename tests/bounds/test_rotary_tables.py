@@ -122,3 +122,12 @@ CASES = {
 def test_tables_are_within_their_bound_and_near_it(case):
     turn, contract, angles, how, least = CASES[case]
     assert least < ratio(turn, contract, angles(turn), **how) <= 1
+
+
+def test_given_tables_have_no_error_and_are_the_numbers_of_their_dtype():
+    turn = replace(turn_of([0, 3, 1000], 8, 10_000.0), table_dtype="float16")
+
+    for table, true in zip(RunningErrors(FP32.at("float32")).tables(turn), truth(turn), strict=True):
+        assert not table.error.any()
+        np.testing.assert_array_equal(table.value[:, : turn.turned // 2], true)
+        np.testing.assert_array_equal(bits.nearest(true, "float16"), true)
