@@ -26,7 +26,10 @@ INDEX_DTYPES = ("int32", "int64")
 def check(declared: Kernel) -> None:
     """Raise :class:`KernelError` for a name that does not exist, and for facts that contradict one another."""
     parameters_of(declared.function)  # raises here rather than at the first call
-    if unknown := sorted(declared.supports.union(declared.limits.always, *declared.limits.exclusive) - set(DECLARABLE)):
+    _check_beside(declared)
+    limits = declared.limits
+    named = declared.supports.union(limits.always, *limits.exclusive, limits.beside, *limits.beside.values())
+    if unknown := sorted(named - set(DECLARABLE)):
         raise KernelError(
             f"{declared.name} declares unknown options {', '.join(unknown)}; known are {', '.join(DECLARABLE)}"
         )
@@ -278,6 +281,19 @@ def _check_largest(declared: Kernel) -> None:
             raise KernelError(
                 f"{declared.name}: query_lengths has {length}, but largest allows {declared.limits.most('Q')}; "
                 "leave it out"
+            )
+
+
+def _check_beside(declared: Kernel) -> None:
+    """Raise :class:`KernelError` if ``beside=`` is no mapping, or wants others of which none is supported."""
+    beside, form = declared.limits.beside, "{'window': ('causal',)}"
+    if not isinstance(beside, Mapping) or not all(isinstance(others, tuple) for others in beside.values()):
+        raise KernelError(f"{declared.name}: beside must map options to tuples of others, as {form}, not {beside!r}")
+    for name, others in beside.items():
+        if name in declared.supports and declared.supports.isdisjoint(others) and set(others) <= set(DECLARABLE):
+            raise KernelError(
+                f"{declared.name}: beside takes {name} only with {' or '.join(others)}, and supports has none of them; "
+                f"leave {name} out of supports"
             )
 
 

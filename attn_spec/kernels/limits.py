@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -68,6 +68,8 @@ class Limits:
     always: tuple[str, ...] = ()
     #: Pairs of options that the kernel does not combine, e.g. ("causal", "mask").
     exclusive: tuple[tuple[str, str], ...] = ()
+    #: Options that the kernel takes only beside one of others, e.g. {"window": ("causal",)}.
+    beside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def step(self, axes: str) -> int:
         """Return the least length that is divisible by the divisors of all these axes."""
@@ -160,6 +162,10 @@ class Limits:
             unequal.append("gqa")
         return (*self.always, *(name for name in unequal if name not in self.always))
 
+    def alone(self, used: Collection[str]) -> list[str]:
+        """Return those of the used options that ``beside`` wants beside others, none of which is used."""
+        return [name for name, others in self.beside.items() if name in used and set(others).isdisjoint(used)]
+
     @property
     def of_sequences(self) -> bool:
         """True if a limit restricts the lengths of sequences."""
@@ -221,6 +227,7 @@ class Limits:
             yield "the scale must be above 0"
         yield from (f"it always uses {name}" for name in self.always if name not in used)
         yield from (f"it does not combine {' and '.join(pair)}" for pair in self.exclusive if used.issuperset(pair))
+        yield from (f"it takes {name} only beside {' or '.join(self.beside[name])}" for name in self.alone(used))
 
     def _reasons_of_lengths(self, problem: Problem) -> Iterator[str]:
         """Yield why the kernel does not take the lengths of the sequences of a problem."""

@@ -61,12 +61,14 @@ def with_row(row: Signature, called: Adapted, declared: Mapping[str, Any]) -> di
     supports = set(declared["supports"])
     always = tuple(dict.fromkeys((*row.limits.always, *declared.get("always", ()))))
     exclusive = (*row.limits.exclusive, *declared.get("exclusive", ()))
+    beside = {**row.limits.beside, **declared.get("beside", {})}
     of_options = {name: dtype for name, dtype in row.option_dtypes.items() if name in supports}
     return {
         **limits,
         **declared,
         "always": always,
         "exclusive": tuple(pair for pair in exclusive if supports.issuperset(pair)),
+        "beside": {name: others for name, others in beside.items() if name in supports},
         "framework": declared.get("framework") or row.framework,
         "dtypes": declared.get("dtypes") or row.dtypes,
         "presentation": row.presentation,

@@ -181,6 +181,15 @@ REFUSED = {
         {"always": ("causal", "mask"), "supports": ("causal", "mask"), "exclusive": (("causal", "mask"),)},
         "always uses causal and mask, which are in exclusive; leave one out of always",
     ),
+    "beside nothing": (
+        {"supports": ("window",), "beside": {"window": ("causal", "mask")}},
+        "beside takes window only with causal or mask, and supports has none of them; leave window out of supports",
+    ),
+    "beside a text": (
+        {"supports": ("window", "causal"), "beside": {"window": "causal"}},
+        "beside must map options to tuples of others, as {'window': ('causal',)}, not {'window': 'causal'}",
+    ),
+    "beside something unknown": ({"beside": {"window": ("casual",)}}, "declares unknown options casual; known are"),
     "parameter": (
         {"supports": ("rotary_base",)},
         "test_declaration:identity declares rotary_base, a parameter of rotary; declare rotary too",

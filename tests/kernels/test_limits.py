@@ -75,6 +75,12 @@ REFUSALS = {
         {"causal": True, "scale": 2.0},
         "it does not combine causal and scale",
     ),
+    "beside": (
+        Limits(beside={"scale": ("causal", "window")}),
+        {"scale": 2.0, "window": (1, 0)},
+        {"scale": 2.0},
+        "it takes scale only beside causal or window",
+    ),
 }
 
 

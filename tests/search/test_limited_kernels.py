@@ -27,6 +27,7 @@ LIMITED = {
     "one kv head": ({"limits": Limits(kv_heads=(1,))}, ()),
     "always causal": ({"limits": Limits(always=("causal",), keys_reach_queries=True)}, ()),
     "options alone": ({"limits": Limits(exclusive=(("causal", "mask"), ("causal", "bias"), ("causal", "window")))}, ()),
+    "options beside others": ({"limits": Limits(beside={"window": ("causal",), "bias": ("mask", "causal")})}, ()),
     "few signatures": ({"signatures": 4}, ()),
     "slow": ({"slowness": 50.0}, ()),
 }

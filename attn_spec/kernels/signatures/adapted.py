@@ -48,7 +48,8 @@ class Adapted:
     @property
     def options(self) -> frozenset[str]:
         """Options that a call can use."""
-        return frozenset(own for own in self.said if own in OPTIONS) | self.row.shown.carries
+        passed = {option for option, names in self.row.shown.passes.items() if self.said.issuperset(names)}
+        return frozenset(own for own in self.said if own in OPTIONS) | passed | self.row.shown.carries
 
     def unsaid(self, names: Iterable[str]) -> list[str]:
         """Return those of some options and results that no parameter of the function says."""
@@ -76,8 +77,10 @@ class Adapted:
     def _own_parameters(self) -> Iterable[inspect.Parameter]:
         """Yield the parameters of calls with attn-spec's names."""
         yield from (inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in self.row.shown.tensors)
+        of_options = {name for names in self.row.shown.passes.values() for name in names}
         for name in sorted(self.said - set(self.row.shown.tensors) - {"lse", "gqa"}):
-            default = OPTIONS[name].off if name in OPTIONS and name not in self.row.shown.carries else REQUIRED
+            left_out = OPTIONS[name].off if name in OPTIONS and name not in self.row.shown.carries else REQUIRED
+            default = None if name in of_options else left_out
             yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
 
     def _check(self) -> None:

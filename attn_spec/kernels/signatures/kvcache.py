@@ -34,15 +34,6 @@ def _before() -> Argument:
     )
 
 
-def _rotary(name: str) -> Argument:
-    def read(value: Any) -> Mapping[str, Any]:
-        if value is not None:
-            raise SignatureError(f"attn-spec judges no call that rotates the keys which it appends; leave {name} out")
-        return {}
-
-    return Argument(name=name, default=None, spell=lambda given: None, read=read, means="None in every call")
-
-
 _QKV = (
     tensor("q"),
     tensor("k_cache"),
@@ -50,7 +41,22 @@ _QKV = (
     same("k", "k_new", default=None),
     same("v", "v_new", default=None),
 )
-_ROTARY = (_rotary("rotary_cos"), _rotary("rotary_sin"))
+_TABLES = (same("rotary_cos", default=None), same("rotary_sin", default=None))
+_INTERLEAVED = same(
+    "rotary_interleaved", default=True, means="a pair is the columns 2m and 2m + 1, or else m and m + R/2"
+)
+#: Options beside which calls rotate as attn-spec has it. Others rotate all queries by the position of the first one.
+_ALIGNED = ("causal", "window")
+
+
+def _without_tables(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what one call says that has no tables; the queries of another one are unknown after their rotation."""
+    if any(found.get(name) is not None for name in ("rotary_cos", "rotary_sin")):
+        raise SignatureError(
+            "the queries of a call that rotates them are not known after it; pass q rotated, the caches and lengths "
+            "after the call, and leave k, v, rotary_cos and rotary_sin out"
+        )
+    return {name: x for name, x in found.items() if name != "rotary_interleaved"}
 
 
 def _where(of: str, table: str) -> tuple[Argument, ...]:
@@ -75,7 +81,12 @@ def _facts(source: str, empty: str, where_empty: str) -> tuple[Fact, ...]:
         Fact(says="the log-sum-exp is [B, Hq, S], natural", source=f"{source}, docstring"),
         Fact(says=f"the log-sum-exp of a query that sees no key is {empty}", source=where_empty),
         Fact(
-            says="rotary_cos rotates the keys on their way to the cache; attn-spec leaves it out",
+            says="rotary_cos and rotary_sin rotate the new keys on their way to the cache, and the queries",
+            source=f"{source}, docstring",
+        ),
+        Fact(
+            says="a call that is neither causal nor local rotates all queries by the position of the first new key; no "
+            "problem is such a call",
             source=f"{source}, docstring",
         ),
     )
@@ -88,7 +99,7 @@ _NO_LEFTPAD = Fact(
 )
 
 
-def _of_2(presentation: str, of: str, **more: Any) -> Signature:
+def _of_2(presentation: str, of: str, **limits: Any) -> Signature:
     return Signature(
         function="flash_attn.flash_attn_with_kvcache",
         framework="torch",
@@ -98,14 +109,14 @@ def _of_2(presentation: str, of: str, **more: Any) -> Signature:
         conventions={"causal_alignment": "bottom_right", "empty_row": "zero", "empty_lse": "+inf"},
         arguments=(
             *_QKV,
-            *_ROTARY,
+            *_TABLES,
             _before(),
             *_where(of, "block_table"),
             scale("softmax_scale"),
             same("causal", default=False),
             window("window_size", (-1, -1)),
             same("softcap", default=0.0, means="0 is none"),
-            idle("rotary_interleaved", True),
+            _INTERLEAVED,
             per_head("alibi_slopes", "alibi_slopes", by_entry=True),
             idle("num_splits", 0),
             asks_lse("return_softmax_lse"),
@@ -115,7 +126,8 @@ def _of_2(presentation: str, of: str, **more: Any) -> Signature:
             *((_PAGES_2, _NO_LEFTPAD) if of == "paged" else ()),
         ),
         source=_2,
-        **more,
+        opened=_without_tables,
+        limits=Limits(beside={"rotary": _ALIGNED}, **limits),
     )
 
 
@@ -129,7 +141,7 @@ def _of_3(presentation: str, of: str) -> Signature:
         arguments=(
             *_QKV,
             fixed("qv", None),
-            *_ROTARY,
+            *_TABLES,
             _before(),
             *_where(of, "page_table"),
             fixed("cu_seqlens_q", None),
@@ -144,7 +156,7 @@ def _of_3(presentation: str, of: str) -> Signature:
             window("window_size", (-1, -1)),
             same("attention_chunk", default=0, means="0 is none"),
             same("softcap", default=0.0, means="0 is none"),
-            idle("rotary_interleaved", True),
+            _INTERLEAVED,
             idle("scheduler_metadata"),
             idle("num_splits", 0),
             idle("pack_gqa"),
@@ -153,11 +165,13 @@ def _of_3(presentation: str, of: str) -> Signature:
         ),
         facts=_facts(_3, "-inf", "flash-attention@0251105, hopper/softmax.h, finalize"),
         source=_3,
+        opened=_without_tables,
+        limits=Limits(beside={"rotary": _ALIGNED}),
     )
 
 
 FLASH_ATTN_KVCACHE = _of_2("append", "rows")
 FLASH_ATTN_KVCACHE_INDEXED = _of_2("append_indexed", "indexed")
-FLASH_ATTN_KVCACHE_PAGED = _of_2("append_paged", "paged", limits=Limits(page_sizes=(256,)))
+FLASH_ATTN_KVCACHE_PAGED = _of_2("append_paged", "paged", page_sizes=(256,))
 FA3_KVCACHE = _of_3("append", "rows")
 FA3_KVCACHE_PAGED = _of_3("append_paged", "paged")

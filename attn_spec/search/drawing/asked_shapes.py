@@ -5,13 +5,13 @@ These problems are large. They are recipes, made one after the other, and nothin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attn_spec.attention.terms import BENDS
-from attn_spec.kernels.limits import NotTaken
+from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import SCORE, WEIGHT
 from attn_spec.problem.shape_spec import LETTERS, AskedShape, ShapeError
@@ -51,7 +51,11 @@ def recipes(subject: Subject, seed: int, *, gradients: bool = False) -> list[Rec
     ]
     regimes = OF_GRADIENTS if gradients else REGIMES
     ways: list[tuple[str, dict[str, Any]]] = [(regime, {}) for regime in regimes]
-    ways += [(regimes[-1 - place % len(regimes)], {name: OPTIONS[name].usual}) for place, name in enumerate(chosen)]
+    ways += [
+        (regimes[-1 - place % len(regimes)], used)
+        for place, name in enumerate(chosen)
+        if (used := _used(name, chosen, always, limits))
+    ]
     plain = Recipe(
         dtypes=subject.dtypes,
         seed=seed,
@@ -63,6 +67,14 @@ def recipes(subject: Subject, seed: int, *, gradients: bool = False) -> list[Rec
         for regime, options in ways
         if not any(_clashes(name, shape) for name in options)
     ]
+
+
+def _used(name: str, chosen: Sequence[str], always: Iterable[str], limits: Limits) -> dict[str, Any]:
+    """Return values that use an option, and with it one beside which the kernel takes it; none if it takes neither."""
+    others = [other for each in limits.alone({name, *always}) for other in limits.beside[each]]
+    able = [other for other in others if other in chosen]
+    used = (name, *able[:1]) if able or not others else ()
+    return {each: OPTIONS[each].usual for each in used}
 
 
 def _clashes(name: str, shape: AskedShape) -> bool:

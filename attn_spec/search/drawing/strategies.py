@@ -227,9 +227,23 @@ def _options(
             chosen.add(name)
     if "empty" in chosen and "cross" in possible:
         chosen.add("cross")  # or nearly always both lengths would be 0
+    for name in subject.kernel.limits.alone(chosen):
+        _accompany(subject, name, chosen, needs, excluded)
     further = (row.name for name in sorted(chosen & _OWNERS) for row in parameters(name))
     chosen |= {name for name in further if subject.supports(name) and name not in excluded}
     return frozenset(chosen)
+
+
+def _accompany(
+    subject: Subject, name: str, chosen: set[str], needs: Collection[str], excluded: Collection[str]
+) -> None:
+    """Choose an option beside which the kernel takes the chosen ``name``; take ``name`` back if there is none."""
+    for other in subject.kernel.limits.beside[name]:
+        if subject.supports(other) and other not in excluded and not _is_excluded(subject, other, chosen):
+            chosen.add(other)
+            return
+    if name not in needs:
+        chosen.discard(name)
 
 
 def _is_excluded(subject: Subject, name: str, chosen: set[str]) -> bool:

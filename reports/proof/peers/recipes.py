@@ -263,4 +263,5 @@ def is_taken(subject: Subject, recipe: PeerRecipe) -> bool:
         and (limits.widths is None or (recipe.head_dim, recipe.value_dim) in limits.widths)
         and not any(length % limits.step("QK") for length in lengths)
         and not any(needs.issuperset(pair) for pair in limits.exclusive)
+        and not limits.alone(needs)
     )

@@ -6,9 +6,29 @@ import torch
 from tests.kernels.signatures.own_functions import attend, each, of_entry, of_pair
 
 
-def with_cache(q, caches, new, before, *, rows=None, leftpad=None, table=None, slopes=None, empty_lse, **masking):
-    """Append new keys and values in place, and return out [B, S, Hq, D] and the natural LSE [B, Hq, S]."""
-    found = []
+def rotated(x, first, cos, sin, *, pairs):
+    """Rotate x [B, S, H, D] by positions from ``first`` [B] on; ``pairs`` has neighbours as pairs, else halves."""
+    if cos is None:
+        return x
+    place = first.long()[:, None] + torch.arange(x.shape[1])
+    c, s = (table[place][:, :, None] for table in (cos, sin))
+    turned, rest = x[..., : 2 * c.shape[-1]], x[..., 2 * c.shape[-1] :]
+    a, b = (turned[..., 0::2], turned[..., 1::2]) if pairs else turned.chunk(2, -1)
+    one, other = a * c - b * s, a * s + b * c
+    both = torch.stack((one, other), -1).flatten(-2) if pairs else torch.cat((one, other), -1)
+    return torch.cat((both, rest), -1)
+
+
+def with_cache(
+    q, caches, new, before, *, rows=None, leftpad=None, table=None, slopes=None, empty_lse, turn=(None, None), **masking
+):
+    """Append new keys and values in place, and return out [B, S, Hq, D] and the natural LSE [B, Hq, S].
+
+    ``turn`` has the tables of cosines and sines, and whether a pair is two neighbours.
+    """
+    found, (cos, sin, *pairs) = [], turn
+    q, key = (rotated(x, before, cos, sin, pairs=pairs == [True]) for x in (q, new[0]))
+    new = (key, new[1])
     for b, first in enumerate(before.tolist()):
         end, start = first + new[0].shape[1], 0 if leftpad is None else int(leftpad[b])
         place = torch.arange(end)
@@ -46,6 +66,7 @@ def flash_attn_with_kvcache(
 ):
     masking = {"scale": softmax_scale, "causal": causal, "window": of_pair(window_size), "softcap": softcap}
     lies = {"rows": cache_batch_idx, "leftpad": cache_leftpad, "table": block_table, "slopes": alibi_slopes}
+    lies["turn"] = (rotary_cos, rotary_sin, rotary_interleaved)
     new = (k, v)
     out, lse = with_cache(q, (k_cache, v_cache), new, cache_seqlens, empty_lse=torch.inf, **lies, **masking)
     return (out, lse) if return_softmax_lse else out
@@ -85,6 +106,7 @@ def flash_attn_3_with_kvcache(
 ):
     masking = {"scale": softmax_scale, "causal": causal, "window": of_pair(window_size), "softcap": softcap}
     lies = {"rows": cache_batch_idx, "leftpad": cache_leftpad, "table": page_table, "chunk": attention_chunk}
+    lies["turn"] = (rotary_cos, rotary_sin, rotary_interleaved)
     new = (k, v)
     out, lse = with_cache(q, (k_cache, v_cache), new, cache_seqlens, empty_lse=-torch.inf, **lies, **masking)
     return (out, lse) if return_softmax_lse else out

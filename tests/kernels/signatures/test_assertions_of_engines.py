@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from attn_spec import assert_attention
 from attn_spec.kernels.call import CallError
 from attn_spec.testing import NotAttention
-from tests.kernels.signatures.own_caches import flash_attn_with_kvcache
+from tests.kernels.signatures.own_caches import flash_attn_with_kvcache, rotated
 from tests.kernels.signatures.own_merges import merge_attn_states, merge_states
 from tests.kernels.signatures.own_operators import extend_attention_fwd, group_query_attention
 
@@ -160,6 +160,19 @@ def test_a_call_that_appends_is_judged_with_its_caches_before_it_or_after(append
         assert_attention(out, **{**judged, "cache_batch_idx": append["cache_batch_idx"].flip(0)})
 
 
+def test_a_call_that_has_rotated_is_judged_with_its_queries_rotated(append):
+    turn = torch.outer(torch.arange(12), torch.tensor([1.0, 0.1]))
+    cos, sin = turn.cos(), turn.sin()
+    out = flash_attn_with_kvcache(**append, rotary_cos=cos, rotary_sin=sin)
+    before, count = append["cache_seqlens"], append["q"].shape[1]
+    call = {**append, "k": None, "v": None, "cache_seqlens": before + count, "rotary_interleaved": False}
+
+    q = rotated(append["q"], before, cos, sin, pairs=True)
+    assert_attention(out, signature="flash_attn_kvcache_indexed", **{**call, "q": q})
+    with pytest.raises(NotAttention):
+        assert_attention(out, signature="flash_attn_kvcache_indexed", **call)
+
+
 def test_a_call_that_appends_nothing_attends_to_the_cache(append):
     call = {**append, "k": append["k"][:, :0], "v": append["v"][:, :0], "causal": False}
     call["cache_seqlens"] = call["cache_seqlens"] + 2
@@ -171,7 +184,7 @@ def test_a_call_that_appends_nothing_attends_to_the_cache(append):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"rotary_cos": torch.ones(9, 4)}, "judges no call that rotates the keys which it appends; leave rotary_cos"),
+        ({"rotary_cos": torch.ones(9, 4)}, "pass q rotated, the caches and lengths after the call, and leave k"),
         ({"cache_seqlens": 4}, "reads cache_seqlens as a tensor"),
         ({"v": None}, "a call of the signature flash_attn_kvcache_indexed needs v"),
     ],

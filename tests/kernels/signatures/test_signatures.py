@@ -33,6 +33,7 @@ PROPERTIES = load_all()
 ACCURATE = "accuracy.output_is_within_its_bound"
 LSE = "accuracy.log_sum_exp_is_within_its_bound"
 EMPTY = "states.an_empty_state_takes_no_part"
+ROTATED = "appending.new_keys_are_rotated_once_on_their_way_to_the_cache"
 PADDED = "lengths.padding_on_the_left_moves_a_sequence_and_changes_nothing"
 #: A function for each signature: the library's own where it has a kernel for a CPU.
 FUNCTIONS = {
@@ -144,6 +145,12 @@ def in_base_2(function):
             with_other(own_caches.flash_attn_with_kvcache, cache_batch_idx=lambda _: None),
             ACCURATE,
         ),
+        (
+            "flash_attn_kvcache",
+            with_other(own_caches.flash_attn_with_kvcache, rotary_interleaved=lambda _: True),
+            ROTATED,
+        ),
+        ("fa3_kvcache", with_other(own_caches.flash_attn_3_with_kvcache, rotary_cos=lambda _: None), ROTATED),
         ("fa3_kvcache", with_other(own_caches.flash_attn_3_with_kvcache, k=torch.zeros_like), ACCURATE),
         ("fa3_kvcache_paged", with_other(own_caches.flash_attn_3_with_kvcache, softcap=lambda _: 0.0), ACCURATE),
         (

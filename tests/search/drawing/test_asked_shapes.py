@@ -105,6 +105,16 @@ def test_what_a_kernel_cannot_do_without_is_in_all_problems_and_what_it_refuses_
     assert any(recipe.bias for recipe in found)
 
 
+def test_what_a_kernel_takes_only_beside_another_option_comes_with_it():
+    kernel = resolve("torch_tiled")
+    limits = replace(kernel.limits, beside={"softcap": ("causal",), "bias": ("dropout_keep",)})
+    found = asked_shapes.recipes(asked(replace(kernel, limits=limits)), 0)
+
+    assert {recipe.causal for recipe in found if recipe.softcap} == {True}
+    assert any(recipe.causal and not recipe.softcap for recipe in found)
+    assert not any(recipe.bias for recipe in found)
+
+
 @pytest.mark.parametrize("kernel", ["torch_eager", "numpy_tiled"])
 def test_a_sound_kernel_holds_and_the_verdict_says_what_was_looked_at(kernel):
     row, case = examine(ROWS, asked(kernel))

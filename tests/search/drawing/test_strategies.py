@@ -132,6 +132,7 @@ def test_widths_are_drawn_in_pairs(dims, latent):
         Limits(query_heads=(4, 6), kv_heads=(2, 6)),
         Limits(keys_reach_queries=True, multiples={"K": 64}),
         Limits(always=("causal", "scale"), exclusive=(("causal", "mask"),)),
+        Limits(beside={"window": ("causal",), "mask": ("causal", "scale")}, exclusive=(("causal", "mask"),)),
         Limits(positive_scale=True),
         Limits(largest={"B": 2, "H": 3, "BH": 4, "Q": 5, "K": 7}),
         Limits(largest={"Q": 20, "K": 40}, multiples={"Q": 8, "K": 4}),
