@@ -88,6 +88,15 @@ CASES = {
     "outputs normalized after every tile": Edge(
         light, {"normalize": "every_tile", "output_accumulation": "float16"}, outside=2.0**16, inside=6.5e4
     ),
+    "products of a tile, normalized before others are known": Edge(
+        light, {"normalize": "every_tile", "inner_accumulation": "float16"}, outside=2.0**16, inside=6.4e4
+    ),
+    "products of a part, normalized before others are known": Edge(
+        light,
+        {"lse_merges": 1, "normalize": "before_product", "output_accumulation": "float16"},
+        outside=2.0**16,
+        inside=6.4e4,
+    ),
     "scores in an inner accumulator": Edge(
         lambda k: head([1.0], [k], [1.0]),
         {"inner_accumulation": "float16", "inner_terms": 2},

@@ -264,10 +264,11 @@ def weights_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
         inside &= whole <= term(
             "the sum that is divided by the row sum", contract.stages.softmax.format.largest, np.inf
         )
-    # An output of fewer keys may be any combination of their values.
+    # An output of fewer keys may be any combination of their values, and so may the sums of their products be.
     if contract.lse_merges or contract.normalize == "every_tile":
         seen = _largest_seen(forward, sizes) * in_sums
-        waits = ("partial_outputs", "softmax") if contract.lse_merges else ("output_accumulation",)
+        kept = ("partial_outputs", "softmax") if contract.lse_merges else ()
+        waits = ("output_accumulation", "inner_accumulation", *kept)
         inside &= times("differences of outputs of parts", 2 if contract.merging == "difference" else 1) * seen <= term(
             "outputs of parts", contract.largest(*waits), np.inf
         )
