@@ -10,6 +10,7 @@ from typing import Any
 from attn_spec.kernels.any_call import any_call, presentation_of
 from attn_spec.kernels.call import Call, CallError
 from attn_spec.kernels.signatures.reading import Reading, read
+from attn_spec.problem.conventions import OF_ANSWERS
 from attn_spec.watching import autocast
 from attn_spec.watching.backward import Backward
 from attn_spec.watching.target import Target
@@ -19,10 +20,12 @@ from attn_spec.watching.target import Target
 class Seen:
     """One call, as the watch reads it."""
 
+    #: The watched function, with the signature by which this call is read.
+    target: Target
     key: Any
     #: All arguments by the names of parameters.
     passed: dict[str, Any]
-    #: q, k and v by these names, and the parameters that hold them.
+    #: Tensors by attn-spec's names, q, k and v in most calls, and the parameters that hold them.
     tensors: dict[str, Any]
     names: dict[str, str]
     #: Dtype to which autocast rounds the operands of a function of PyTorch; None if it rounds none.
@@ -30,13 +33,14 @@ class Seen:
 
     @property
     def device(self) -> str:
-        """Type of the device of q."""
-        return str(getattr(getattr(self.tensors["q"], "device", None), "type", "cpu"))
+        """Type of the device of the tensors."""
+        first = next(iter(self.tensors.values()))
+        return str(getattr(getattr(first, "device", None), "type", "cpu"))
 
     @property
     def is_one_entry(self) -> bool:
         """True if q has three axes, heads, queries and columns, as PyTorch lets it."""
-        return len(self.tensors["q"].shape) == 3 and self.names["q"] == "query"
+        return self.names.get("q") == "query" and len(self.tensors["q"].shape) == 3
 
     def with_batch(self, x: Any) -> Any:
         """Return a tensor with the axis of batch entries, where the call leaves it out."""
@@ -46,23 +50,24 @@ class Seen:
         """Return a tensor of the call as the function computes with it: rounded by autocast, without a graph."""
         return self.with_batch(autocast.rounded(without_graph(x), self.cast))
 
-    def words(self, target: Target) -> dict[str, Any]:
+    def words(self) -> dict[str, Any]:
         """Return the arguments of an assertion about the call."""
         plain = {name: self.given(x) for name, x in self.passed.items()}
-        if target.row is not None:
-            return {"signature": target.row.name, **plain}
+        if self.target.row is not None:
+            return {"signature": self.target.row.name, **plain}
         own = {letter: plain.pop(name) for letter, name in self.names.items()}
         return {**own, **{name: x for name, x in plain.items() if x is not None}}
 
-    def call(self, target: Target) -> Call:
+    def call(self) -> Call:
         """Return the call as assertions read it."""
-        words = self.words(target)
+        words = self.words()
         row = words.pop("signature", None)
         tensors = {letter: words.pop(letter, None) for letter in "qkv"}
         reading = Reading(tensors=tensors, words=words, presentation=None) if row is None else read(row, tensors, words)
         q, k, v = reading.tensors.values()
         shown = presentation_of(q, reading.presentation, reading.words)
-        return any_call(q, k, v, presentation=shown, **reading.words)
+        options = {name: x for name, x in reading.words.items() if name not in OF_ANSWERS}
+        return any_call(q, k, v, presentation=shown, **options)
 
     def with_views(self, backward: Backward, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the positional arguments with views in place of q, k and v."""
@@ -77,15 +82,21 @@ class Seen:
 
 
 def tensors_of(target: Target, passed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return q, k and v, and the parameters that hold them. Raises :class:`CallError`."""
+    """Return the tensors of a call by attn-spec's names, and the parameters that hold them.
+
+    Raises :class:`CallError` for a call without one, or without q, k or v if it has no signature.
+    """
     if target.row is not None:
-        names = {letter: target.row.keyword(letter) for letter in "qkv"}
+        names = {own: target.row.keyword(own) for own in target.row.shown.tensors}
     else:
         own = [name for name, x in passed.items() if hasattr(x, "shape") and len(x.shape) > 1][:3]
         names = dict(zip("qkv", own, strict=False))
-    if missing := [letter for letter in "qkv" if passed.get(names.get(letter, ""), None) is None]:
-        raise CallError(f"the call has no tensor {missing[0]}")
-    return {letter: passed[name] for letter, name in names.items()}, names
+        if missing := [letter for letter in "qkv" if letter not in names]:
+            raise CallError(f"the call has no tensor {missing[0]}")
+    tensors = {own: passed[name] for own, name in names.items() if passed.get(name) is not None}
+    if not tensors:
+        raise CallError(f"the call has no tensor {', '.join(names.values())}")
+    return tensors, names
 
 
 def without_values(passed: Mapping[str, Any]) -> str:

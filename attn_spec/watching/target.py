@@ -6,10 +6,11 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from attn_spec.kernels.signatures.reading import row_of_call
 from attn_spec.kernels.signatures.signature import Signature, SignatureError
 from attn_spec.kernels.signatures.table import SIGNATURES
 from attn_spec.kernels.signatures.table import signature as row_of
@@ -28,8 +29,18 @@ class Target:
     module: str
     attribute: str
     function: Callable[..., Any]
-    #: Signature of a library by which calls are read; None reads the function's own parameters.
-    row: Signature | None = None
+    #: Signatures of a library by which calls are read, each by one of them. Without any, the function's own parameters
+    #: are read.
+    rows: tuple[Signature, ...] = ()
+
+    @property
+    def row(self) -> Signature | None:
+        """The signature of a call, or the first of several."""
+        return self.rows[0] if self.rows else None
+
+    def of_call(self, passed: Mapping[str, Any]) -> Target:
+        """Return the target with the one signature by which a call with these arguments is read."""
+        return self if len(self.rows) < 2 else replace(self, rows=(row_of_call(self.rows, passed),))
 
     @property
     def spec(self) -> str:
@@ -80,10 +91,10 @@ def target(named: str | Callable[..., Any], signature: str | None = None) -> Tar
         near = suggestion(attribute, dir(holder))
         raise WatchError(f"{module} has no function {attribute}{near}; write package.module:function")
     try:
-        row = row_of(signature) if signature is not None else _row(function)
+        rows = (row_of(signature),) if signature is not None else _rows(function)
     except SignatureError as error:
         raise WatchError(str(error)) from error
-    return Target(module, attribute, function, row)
+    return Target(module, attribute, function, rows)
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -97,8 +108,8 @@ def _named(text: str) -> tuple[str, str]:
 
 def _of_function(function: Callable[..., Any]) -> tuple[str, str]:
     """Return the module and the name under which a function can be found again."""
-    if (row := _row(function)) is not None:
-        module, _, attribute = row.function.rpartition(".")
+    if rows := _rows(function):
+        module, _, attribute = rows[0].function.rpartition(".")
         return module, attribute
     module, attribute = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module is None or attribute is None or getattr(sys.modules.get(module), attribute, None) is not function:
@@ -113,10 +124,11 @@ def _imported(module: str) -> Any:
         raise WatchError(f"{module} cannot be imported: {error}; write package.module:function") from error
 
 
-def _row(function: Callable[..., Any]) -> Signature | None:
-    """Return the signature of a library's function, which is known by the function itself."""
-    for row in SIGNATURES.values():
-        module, _, attribute = row.function.rpartition(".")
-        if getattr(sys.modules.get(module), attribute, None) is function:
-            return row
-    return None
+def _rows(function: Callable[..., Any]) -> tuple[Signature, ...]:
+    """Return the signatures of a library's function, which are known by the function itself."""
+    return tuple(row for row in SIGNATURES.values() if _is_named(function, *row.function.rpartition(".")))
+
+
+def _is_named(function: Callable[..., Any], module: str, dot: str, name: str) -> bool:
+    del dot
+    return getattr(sys.modules.get(module), name, None) is function

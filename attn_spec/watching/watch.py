@@ -57,8 +57,7 @@ class Watch:
 
     def __post_init__(self) -> None:
         """Begin to count."""
-        row = self.target.row
-        self.tally = Tally(self.target.spec, "" if row is None else row.name)
+        self.tally = Tally(self.target.spec, ", ".join(row.name for row in self.target.rows))
         self._began = self.clock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -91,7 +90,8 @@ class Watch:
             self.tally.kinds = len(self.kinds)
             if not self._affords(cost):
                 return f"the share of {100 * self.share:.3g} % of the time was spent"
-        return Seen(key, passed, *tensors_of(self.target, passed), cast)
+        called = self.target.of_call(passed)
+        return Seen(called, key, passed, *tensors_of(called, passed), cast)
 
     def _affords(self, cost: float | None) -> bool:
         """Return whether the share of the time allows a judgement; a new kind comes first, without a known cost."""
@@ -110,7 +110,7 @@ class Watch:
             result = self.target.function(*seen.with_views(backward, args), **seen.keywords(backward, kwargs))
         with self._judging():
             started = self.clock()
-            out, lse = self.target.answer(result, seen.passed)
+            out, lse = seen.target.answer(result, seen.passed)
             if out is None or not hasattr(out, "shape"):
                 self.tally.left["the result is no tensor"] += 1
                 return result
@@ -126,7 +126,8 @@ class Watch:
         """Return what follows the gradients of a call, or None, and the reason for which none are judged if some are
         made.
         """
-        names = differentiates(seen.tensors) if self._is_torch else []
+        inputs = {name: x for name, x in seen.tensors.items() if name in ("q", "k", "v")}
+        names = differentiates(inputs) if self._is_torch else []
         if not names:
             return None, ""
         if len({id(x) for x in seen.tensors.values()}) < len(seen.tensors):
@@ -156,7 +157,7 @@ class Watch:
         how = {**self._how, "lse": None if lse is None else without_graph(lse)}
 
         def judge() -> Any:
-            return assert_attention(seen.with_batch(without_graph(out)), **seen.words(self.target), **how)
+            return assert_attention(seen.with_batch(without_graph(out)), **seen.words(), **how)
 
         judgement = self._told(seen, "forward", judge)
         if judgement is not None:
@@ -168,7 +169,7 @@ class Watch:
 
         def judge() -> Any:
             how = {**self._how, "keys": self.rows, "out": None if out is None else seen.with_batch(out)}
-            return assert_attention_gradients(gradients, seen.given(dout), **seen.words(self.target), **how)
+            return assert_attention_gradients(gradients, seen.given(dout), **seen.words(), **how)
 
         if self._told(seen, "backward", judge) is not None:
             self.tally.judged_backward += 1
@@ -201,7 +202,7 @@ class Watch:
         if self.keep is None:
             return Refuted(str(error), way, missing="the watch keeps no cases")
         try:
-            made, worst = seen.call(self.target), error.judgement.worst
+            made, worst = seen.call(), error.judgement.worst
             assert worst is not None
             problem = made.whole()
             if problem.entries > LARGE:
@@ -211,7 +212,7 @@ class Watch:
             case = Case(
                 property_id=PROPERTIES.get(worst.quantity, PROPERTIES["output"]),
                 kernel=self.target.spec,
-                declared=self.target.declared,
+                declared=seen.target.declared,
                 device=seen.device,
                 problem=problem,
                 message=str(error),

@@ -1,6 +1,8 @@
 """Calls of a function are judged while a program runs, and the program's numbers are what they were."""
 
 import math
+import sys
+import types
 from collections import Counter
 from typing import Any
 
@@ -17,6 +19,7 @@ from attn_spec.search.property import Refutation, load_all
 from attn_spec.watching import watch as watching
 from attn_spec.watching.target import WatchError
 from attn_spec.watching.watch import RefutedCalls, Watch, target
+from tests.kernels.signatures import own_caches, own_merges
 
 SDPA = "torch.nn.functional:scaled_dot_product_attention"
 
@@ -235,3 +238,51 @@ def test_new_kinds_of_calls_come_first_within_the_share_of_the_time():
 def test_what_cannot_be_watched_is_told(targets, how, message):
     with pytest.raises(WatchError, match=message), watch(*targets, **how):
         pass
+
+
+@pytest.fixture
+def flash_attn(monkeypatch):
+    """Give a module of that name with a function of three signatures."""
+    module: Any = types.ModuleType("flash_attn")
+    module.flash_attn_with_kvcache = own_caches.flash_attn_with_kvcache
+    monkeypatch.setitem(sys.modules, "flash_attn", module)
+    return module
+
+
+def test_each_call_is_read_by_the_signature_that_it_fits(flash_attn, tmp_path):
+    q, k, v = (torch.randn(2, 3, heads, 8) for heads in (4, 2, 2))
+    before = torch.tensor([4, 0], dtype=torch.int32)
+    lies = {
+        "flash_attn_kvcache": ((2, 9), {}),
+        "flash_attn_kvcache_indexed": ((4, 9), {"cache_batch_idx": torch.tensor([3, 1], dtype=torch.int32)}),
+        "flash_attn_kvcache_paged": ((6, 4), {"block_table": torch.tensor([[5, 2], [0, 3]], dtype=torch.int32)}),
+    }
+
+    def calls():
+        for places, where in lies.values():
+            caches = (torch.randn(*places, 2, 8), torch.randn(*places, 2, 8))
+            flash_attn.flash_attn_with_kvcache(q, *caches, k, v, cache_seqlens=before, causal=True, **where)
+            flash_attn.flash_attn_with_kvcache(q[:, :1], *caches, cache_seqlens=before + 1, **where)
+
+    with watch("flash_attn:flash_attn_with_kvcache", keep=None, share=1.0) as tallies:
+        calls()
+    assert tallies[0].signature == ", ".join(lies)
+    assert (tallies[0].judged, tallies[0].left) == (6, Counter())
+
+    right = own_caches.flash_attn_with_kvcache
+    flash_attn.flash_attn_with_kvcache = lambda q, *given, **how: right(-q, *given, **how)
+    with watch("flash_attn:flash_attn_with_kvcache", keep=tmp_path, share=1.0, report_only=True) as tallies:
+        calls()
+    assert len(tallies[0].refuted) == 6
+    assert {load(path).declared["signature"] for path in tmp_path.rglob("*.json")} == set(lies)
+
+
+def test_a_merge_of_states_is_judged(monkeypatch):
+    module: Any = types.ModuleType("flashinfer.cascade")
+    module.merge_state = own_merges.merge_state
+    monkeypatch.setitem(sys.modules, "flashinfer.cascade", module)
+    states = [x for _ in range(2) for x in (torch.randn(5, 4, 8), torch.randn(5, 4))]
+
+    with watch("flashinfer.cascade:merge_state", keep=None) as tallies:
+        module.merge_state(*states)
+    assert (tallies[0].judged, tallies[0].left) == (1, Counter())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -132,6 +132,18 @@ def read(name: str, tensors: Mapping[str, Any], words: Mapping[str, Any]) -> Rea
         presentation=presentation,
         shapes=shapes,
     )
+
+
+def row_of_call(rows: Sequence[Signature], arguments: Mapping[str, Any]) -> Signature:
+    """Return the first of a function's signatures by which a call is read, and the first of all if there is none."""
+    for row in rows:
+        try:
+            found = _read(row, arguments, {})
+        except SignatureError:
+            continue
+        if found.keys() >= set(row.shown.says_where):
+            return row
+    return rows[0]
 
 
 def _by_name(

@@ -8,7 +8,7 @@ from tests.kernels.signatures.own_functions import attend, each, of_entry, of_pa
 
 def rotated(x, first, cos, sin, *, pairs):
     """Rotate x [B, S, H, D] by positions from ``first`` [B] on; ``pairs`` has neighbours as pairs, else halves."""
-    if cos is None:
+    if cos is None or x is None:
         return x
     place = first.long()[:, None] + torch.arange(x.shape[1])
     c, s = (table[place][:, :, None] for table in (cos, sin))
@@ -28,15 +28,15 @@ def with_cache(
     """
     found, (cos, sin, *pairs) = [], turn
     q, key = (rotated(x, before, cos, sin, pairs=pairs == [True]) for x in (q, new[0]))
-    new = (key, new[1])
+    new = () if key is None else (key, new[1])
     for b, first in enumerate(before.tolist()):
-        end, start = first + new[0].shape[1], 0 if leftpad is None else int(leftpad[b])
+        end, start = first + (key.shape[1] if new else 0), 0 if leftpad is None else int(leftpad[b])
         place = torch.arange(end)
         row = torch.full_like(place, b if rows is None else int(rows[b]))
         if table is not None:
             size = caches[0].shape[1]
             row, place = table[b].long()[place // size], place % size
-        for cache, x in zip(caches, new, strict=True):
+        for cache, x in zip(caches, new, strict=False):
             cache[row[first:], place[first:]] = x[b]
         keys, values = (cache[row[start:], place[start:]] for cache in caches)
         found.append(attend(q[b], keys, values, slopes=of_entry(slopes, b), **masking))
