@@ -56,6 +56,11 @@ def with_row(row: Signature, called: Adapted, declared: Mapping[str, Any]) -> di
             f"{declared['name']}: no parameter that it has of the signature {row.name} says {', '.join(unsaid)}; leave "
             f"{unsaid[0]} out of supports"
         )
+    if unable := sorted(row.lacks & set(declared["supports"])):
+        raise KernelError(
+            f"{declared['name']}: no call of the signature {row.name} has {unable[0]}; "
+            f"leave {unable[0]} out of supports"
+        )
     limits = {item.name: getattr(row.limits, item.name) for item in fields(Limits)}
     limits = {name: value for name, value in limits.items() if value != getattr(Limits(), name)}
     supports = set(declared["supports"])

@@ -22,6 +22,7 @@ from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.memory import of_two_axes
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
 from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.signatures.table import SIGNATURES
 from attn_spec.kernels.subject import CALL_LIMIT, Guard, Subject
 from attn_spec.kernels.time_limit import last_resort
 from attn_spec.nearest_names import suggestion
@@ -223,10 +224,13 @@ def _refused(willing: Subject, option: str, problem: Problem) -> str | None:
 
 
 def _not_asked_for(kernel: Kernel, ability: str) -> str | None:
-    """Return why a call cannot ask for an ability: no parameter does, if one is needed, or the presentation forbids it.
+    """Return why a call cannot ask for an ability: no parameter does, if one is needed, or the presentation or the
+    signature forbids it.
 
     Return None if a call can.
     """
+    if kernel.signature and ability in SIGNATURES[kernel.signature].lacks:
+        return f"no call of the signature {kernel.signature} has it"
     for name in filter(None, (ABILITIES[ability].of, ability)):
         if name in OPTIONS:
             if name not in kernel.supports:

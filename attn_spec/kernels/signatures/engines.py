@@ -88,8 +88,13 @@ VLLM_UNIFIED = Signature(
     ),
     conventions={"causal_alignment": "bottom_right", "unused": "unread"},
     limits=Limits(always=("causal",), keys_reach_queries=True),
+    lacks=frozenset({"dv"}),
     answer=lambda result, passed: (passed["out"], None),
     facts=(
+        Fact(
+            says="values are as wide as queries, whose width alone is read",
+            source="vllm 0.33.0, unified_attention: head_size = q.shape[2]",
+        ),
         Fact(says="the output is written into out, and nothing is returned", source="vllm 0.33.0, unified_attention"),
         Fact(
             says="window_size counts the keys on the left; causality alone bounds the right side, so that attn-spec "

@@ -277,6 +277,13 @@ def test_what_is_declared_besides_wins():
     assert made.signature == "flash_attn"
 
 
+def test_what_no_call_of_a_signature_has_is_not_tried():
+    found = preflight(from_callable(own.unified_attention, signature="vllm_unified"), ["float32"])
+
+    assert not found.subjects[0].supports("dv")
+    assert found.declined["dv"] == "no call of the signature vllm_unified has it"
+
+
 def requires_more(q, k, v, page_size):
     return q + page_size
 
@@ -289,6 +296,7 @@ def requires_more(q, k, v, page_size):
         (own.flash_attn_func, {"merge": "mask"}, r"merge changes the call that signature='flash_attn' describes"),
         (own.flash_attn_func, {"supports": ("mask",)}, r"no parameter .* says mask"),
         (own.flash_attn_func, {"supports": "lse"}, r"supports must be several names"),
+        (own.unified_attention, {"signature": "vllm_unified", "supports": ("dv",)}, r"no call .* has dv; leave dv out"),
         (own.flash_attn_func, {"signature": "flash_attn_varlen"}, r"takes no cu_seqlens_k, cu_seqlens_q"),
         (requires_more, {}, r"requires_more requires page_size, which flash_attn has not"),
     ],
