@@ -81,6 +81,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "contract": {"help": "for undecorated callables: the arithmetic they declare, e.g. fused"},
     "supports": {"help": "for undecorated callables: options they support; a - removes one: dv,-lse"},
     "signature": {"help": "for undecorated callables: the library's signature with which they are called"},
+    "slowness": {"type": float, "help": "for undecorated callables: the time of a call as a multiple of that on "
+                 "ordinary hardware"},
     "definition": {"help": "for solutions of FlashInfer-Bench: the file of their definition"},
     "workload": {"help": "for documents of FlashInfer-Bench: a file of workloads, at whose shapes to examine too"},
 }  # fmt: skip

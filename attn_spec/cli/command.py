@@ -110,6 +110,12 @@ def main() -> None:
     help="For undecorated callables: the library's signature with which they are called, e.g. flash_attn_varlen.",
 )
 @click.option(
+    "--slowness",
+    type=click.FloatRange(1),
+    help="For undecorated callables: the time of a call as a multiple of that on ordinary hardware, e.g. 100 in an "
+    "interpreter; problems are smaller.",
+)
+@click.option(
     "--definition",
     type=click.Path(),
     help="For a solution of FlashInfer-Bench, KERNEL.json: the file of its definition. Of a definition as KERNEL the "
@@ -175,11 +181,9 @@ def _certify_one(
         certificate.save(document, output)
     if report is not None:
         from attn_spec.isolation.foreign import isolate_word
-        from attn_spec.kernels.resolve import declarations
+        from attn_spec.kernels.resolve import OF_COMMANDS, declarations
 
-        declared = declarations(
-            *(chosen[name] for name in ("framework", "contract", "supports", "signature", "definition"))
-        )
+        declared = declarations(**{name: chosen[name] for name in OF_COMMANDS})
         shared = {name: chosen[name] for name in ("dtypes", "device", "profile")}
         shared["isolate"] = isolate_word(chosen["isolate"])
         missing: list[str] = []

@@ -112,12 +112,18 @@ def source_of(module: str) -> str:
     return (found and found.origin) or ""
 
 
+#: Options of commands that :func:`declarations` takes.
+OF_COMMANDS = ("framework", "contract", "supports", "signature", "definition", "slowness")
+
+
 def declarations(
     framework: str | None,
     contract: str | None,
     supports: str | None,
+    *,
     signature: str | None = None,
     definition: str | None = None,
+    slowness: float | None = None,
 ) -> dict[str, Any]:
     """Return the declarations of an undecorated callable, or of a solution, for :func:`resolve`, from the texts that a
     user typed.
@@ -127,8 +133,8 @@ def declarations(
     named = [option.strip() for option in (supports or "").split(",") if option.strip()]
     without = tuple(option.removeprefix(MINUS).strip() for option in named if option.startswith(MINUS))
     given = tuple(option for option in named if not option.startswith(MINUS))
-    named_by = {"signature": signature, "definition": definition}
-    further = {name: value for name, value in named_by.items() if value is not None}
+    others = {"signature": signature, "definition": definition, "slowness": slowness}
+    further = {name: value for name, value in others.items() if value is not None}
     return {"framework": framework, "contract": contract, "supports": given, "without": without, **further}
 
 

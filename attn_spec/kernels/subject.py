@@ -338,7 +338,8 @@ class Subject:
             with restoring(self.kernel), self.guard(self.call_limit), time_limit(self.call_limit):
                 yield
         except OutOfTime as error:
-            raise CallFailed(f"the kernel's {what} did not return within {self.call_limit:g} s") from error
+            advice = "" if self.kernel.slowness > 1 else "; if calls are slow and do not hang, declare slowness=100"
+            raise CallFailed(f"the kernel's {what} did not return within {self.call_limit:g} s{advice}") from error
         except (Exception, SystemExit) as error:
             if self.kernel.isolated and isinstance(error, Misbehaviour | NotTaken):
                 raise

@@ -40,6 +40,8 @@ class Request:
     supports: str | None = None
     #: Name of the library's signature with which an undecorated callable is called.
     signature: str | None = None
+    #: Run time of an undecorated callable's call, as a multiple of that on ordinary hardware.
+    slowness: float | None = None
     #: File of the definition that the kernel, a document, is a solution of, and file of workloads of that definition.
     definition: str | None = None
     workload: str | None = None
@@ -64,6 +66,7 @@ class Request:
         pairs += [("profile", self.profile), ("seed", self.seed), ("call-limit", self.call_limit)]
         pairs += [("framework", self.framework), ("contract", self.contract), ("supports", self.supports)]
         pairs += [("signature", self.signature), ("definition", self.definition), ("workload", self.workload)]
+        pairs += [("slowness", self.slowness)]
         pairs += [("isolate", isolate_word(self.isolate)), ("memory", self.memory)]
         table = self.known_defects
         pairs += [("known-defects", table if table in (None, OWN) else table.resolve())]

@@ -336,11 +336,11 @@ class Session:
         from attn_spec.first_look.first_look import explain_failure, first_look
         from attn_spec.isolation.foreign import found
         from attn_spec.kernels.kernel import KernelError
-        from attn_spec.kernels.resolve import declarations
+        from attn_spec.kernels.resolve import OF_COMMANDS, declarations
         from attn_spec.kernels.time_limit import last_resort
         from attn_spec.search.preflight import PlainCallError, preflight
 
-        declared = declarations(*map(self.option, ("framework", "contract", "supports", "signature", "definition")))
+        declared = declarations(**{name: self.option(name) for name in OF_COMMANDS})
         try:
             kernel = found(spec, self.option("isolate"), self.option("memory"), **declared)
             dtypes = [dtype for dtype in self.option("dtype") if named or dtype in kernel.dtypes]

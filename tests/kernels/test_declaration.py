@@ -334,6 +334,12 @@ def test_an_undecorated_callable_may_be_asked_less():
         from_callable(identity, framework="numpy", without=("causl",))
 
 
+def test_how_slow_an_undecorated_function_is_may_be_typed():
+    typed = declarations("numpy", None, None, slowness=100.0)
+
+    assert from_callable(identity, **typed).slowness == 100
+
+
 @pytest.mark.parametrize(
     ("typed", "supports", "without"),
     [(None, (), ()), ("dv, lse", ("dv", "lse"), ()), ("-backward,dv,- lse", ("dv",), ("backward", "lse"))],

@@ -183,7 +183,7 @@ def test_a_call_that_takes_too_long_is_ended_even_if_it_swallows_exceptions():
         return zeros(q, v)
 
     start = time.monotonic()
-    with pytest.raises(CallFailed, match=r"the kernel's call did not return within 0.1 s"):
+    with pytest.raises(CallFailed, match=r"within 0.1 s; if calls are slow and do not hang, declare slowness=100"):
         subject(stubborn, call_limit=0.1)(problem())
     assert time.monotonic() - start < 2
 

@@ -25,7 +25,7 @@ from attn_spec.kernels.flashinfer_trace.sources import function_of
 from attn_spec.kernels.kernel import Kernel
 
 #: Declarations that may stand beside documents; all others are what the definition says.
-FURTHER = ("definition", "contract")
+FURTHER = ("definition", "contract", "slowness")
 #: File of a reference's source.
 _REFERENCE_FILE = "reference.py"
 
@@ -65,6 +65,7 @@ def kernel_of(spec: str, **given: Any) -> Kernel:
         name=solution.name,
         contract=given.get("contract") or UNDECLARED,
         destinations=destinations,
+        slowness=given.get("slowness", 1.0),
         **interface.declared,
     )(called)
     return replace(made, spec=spec, source=str(path.resolve()), given=given)
