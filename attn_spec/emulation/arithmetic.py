@@ -84,6 +84,7 @@ def rounded(x: np.ndarray, dtype: str, rounding: str = "nearest", *, flushed: bo
         if rounding == "toward_zero" and dtype != "float64":
             grid, largest = bits.spacing(x, dtype), FORMATS[dtype].largest
             y = np.where(np.isinf(x), x, np.clip(np.trunc(x / grid) * grid, -largest, largest))
+            y = bits.as_stored(y, dtype)
         else:
             y = np.asarray(x, dtype).astype(np.float64) if dtype in _NATIVE else bits.nearest(x, dtype)
     return np.where(np.abs(y) < FORMATS[dtype].smallest_normal, np.copysign(0.0, y), y) if flushed else y

@@ -33,15 +33,24 @@ Values = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def nearest(x: np.ndarray, dtype: str) -> Values:
-    """Round float64 values to ``dtype``: to nearest, ties to even, gradual underflow, overflow to infinity."""
+    """Round float64 values to ``dtype``: to nearest, ties to even, gradual underflow, overflow as the format has it.
+
+    A number above the largest, or an infinity, becomes an infinity, or NaN in a format without infinities.
+    """
     x = np.asarray(x, dtype=np.float64)
-    form = FORMATS[dtype]
     if dtype == "float64":
         return x
     grid = spacing(x, dtype)
     with np.errstate(invalid="ignore", over="ignore"):
-        y = np.rint(x / grid) * grid
-        return np.where(np.abs(y) > form.largest, np.copysign(np.inf, x), y)
+        return as_stored(np.rint(x / grid) * grid, dtype)
+
+
+def as_stored(y: np.ndarray, dtype: str) -> Values:
+    """Return what ``dtype`` holds for numbers of its grid, of any size: see ``Format.above`` and ``negative_zero``."""
+    form = FORMATS[dtype]
+    beyond = np.copysign(np.inf, y) if form.above == "infinity" else np.nan
+    stored = np.where(np.abs(y) > form.largest, beyond, y)
+    return stored if form.negative_zero else stored + 0.0  # -0.0 + 0.0 is 0.0
 
 
 def spacing(x: np.ndarray, dtype: str) -> Values:
@@ -58,7 +67,7 @@ def spacing(x: np.ndarray, dtype: str) -> Values:
 
 
 def is_representable(x: np.ndarray, dtype: str) -> bool:
-    """Return whether every element of ``x`` is a number of ``dtype`` (infinities and NaN count as numbers)."""
+    """Return whether ``dtype`` has every element of ``x``: NaN, and infinities and -0.0 unless it lacks them."""
     if dtype == "float64":
         return True
     if dtype in _NATIVE:  # NumPy's cast rounds to nearest even as well, in a tenth of the time
@@ -68,8 +77,8 @@ def is_representable(x: np.ndarray, dtype: str) -> bool:
         with np.errstate(over="ignore", invalid="ignore"):
             y = x.astype(np.float32)
         return bool(np.all(((y == x) & (y.view(np.uint32) & 0xFFFF == 0)) | np.isnan(x)))
-    finite = x[np.isfinite(x)]
-    return bool(np.array_equal(nearest(finite, dtype), finite))
+    known = x[~np.isnan(x)]
+    return bool(identical(nearest(known, dtype), known).all())
 
 
 def described(x: Any) -> str:

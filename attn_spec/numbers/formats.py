@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +17,11 @@ class Format:
     emin: int
     #: Largest finite number.
     largest: float
+    #: Result of rounding a number that lies above the largest and above its tie with the next step of the grid:
+    #: "infinity"; or "nan" in a format without infinities.
+    above: str = "infinity"
+    #: True if the format tells -0.0 from 0.0.
+    negative_zero: bool = True
     #: Standard or document that defines the format.
     source: str
 
@@ -35,12 +41,19 @@ class Format:
         return 2.0 ** (self.emin - self.precision + 1)
 
 
+#: Facts of formats whose code of -0.0 is their only NaN.
+_FNUZ: dict[str, Any] = {"above": "nan", "negative_zero": False}
+
 _ROWS = (
     Format(name="float64", precision=53, emin=-1022, largest=(2 - 2.0**-52) * 2.0**1023, source="IEEE 754-2019"),
     Format(name="float32", precision=24, emin=-126, largest=(2 - 2.0**-23) * 2.0**127, source="IEEE 754-2019"),
     Format(name="tf32", precision=11, emin=-126, largest=(2 - 2.0**-10) * 2.0**127, source="NVIDIA A100 whitepaper"),
     Format(name="bfloat16", precision=8, emin=-126, largest=(2 - 2.0**-7) * 2.0**127, source="Intel 338302-001"),
     Format(name="float16", precision=11, emin=-14, largest=65504.0, source="IEEE 754-2019"),
+    Format(name="float8_e4m3fn", precision=4, emin=-6, largest=448.0, above="nan", source="OCP OFP8 1.0"),
+    Format(name="float8_e5m2", precision=3, emin=-14, largest=57344.0, source="OCP OFP8 1.0"),
+    Format(name="float8_e4m3fnuz", precision=4, emin=-7, largest=240.0, source="arXiv 2206.02915", **_FNUZ),
+    Format(name="float8_e5m2fnuz", precision=3, emin=-15, largest=57344.0, source="arXiv 2206.02915", **_FNUZ),
 )
 
 #: Formats by name.

@@ -248,7 +248,8 @@ def _formats() -> list[Word]:
     for name, row in formats.FORMATS.items():
         says = f"{row.precision} significant bits, from 2^{row.emin} to {row.largest:.6g}"
         stored = "dtype of tensors" if name in formats.DTYPES else "stage of a contract only"
-        words.append(Word(kind="format", name=name, says=says, facts=_facts(used_as=stored, source=row.source)))
+        facts = _facts(used_as=stored, above_the_largest=row.above, negative_zero=row.negative_zero, source=row.source)
+        words.append(Word(kind="format", name=name, says=says, facts=facts))
     return words
 
 

@@ -36,7 +36,6 @@ from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, S
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.presentations import PRESENTATIONS
-from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.options import parameters
@@ -45,6 +44,7 @@ from attn_spec.search.drawing.shapes import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
 
 from .random_linear import NO_SOFTMAX, linear_kernel
 from .random_options import (
+    WIDE_FORMATS,
     drawn_alibi,
     drawn_dropout,
     drawn_dtypes,
@@ -316,7 +316,7 @@ def executed_arithmetic(rng: np.random.Generator, dtype: str, order: Order) -> C
 
 def _products(rng: np.random.Generator) -> dict[str, Any]:
     """Draw how factors enter products, and how these are summed."""
-    inner = {"inner_accumulation": one_of(rng, tuple(FORMATS)), "inner_terms": one_of(rng, (1, 3, 16, 128))}
+    inner = {"inner_accumulation": one_of(rng, WIDE_FORMATS), "inner_terms": one_of(rng, (1, 3, 16, 128))}
     return {
         "multiplicand_pieces": one_of(rng, (1, 1, 1, 2, 3)),
         "entry_rounding": one_of(rng, (None, None, "nearest", "toward_zero")),
@@ -336,7 +336,7 @@ def _reference(rng: np.random.Generator) -> dict[str, Any]:
 def _formats(rng: np.random.Generator) -> dict[str, str]:
     """Draw other formats for some stages."""
     share = one_of(rng, _UNUSUAL)
-    chosen = {stage: one_of(rng, tuple(FORMATS)) for stage in _STAGES if rng.random() < share}
+    chosen = {stage: one_of(rng, WIDE_FORMATS) for stage in _STAGES if rng.random() < share}
     if chosen.get("lse") == "tf32":
         del chosen["lse"]
     return chosen

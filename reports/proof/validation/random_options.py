@@ -15,11 +15,13 @@ from attn_spec.emulation.kernels import LONG_CONTEXT, SINKS
 from attn_spec.emulation.operands import CHOICES
 from attn_spec.emulation.scores import TIES
 from attn_spec.emulation.sequences import LENGTHS
-from attn_spec.numbers.formats import DTYPES, FORMATS
+from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.options import OPTIONS, parameters
 
 #: Scores that only change q and k, or pairs of them.
 _SCORES = [name for name in CHOICES if OPTIONS[name].exponential and not OPTIONS[name].projects_values]
+#: Formats of stages that any stage is drawn in: those that hold scores and sums without a factor of their own.
+WIDE_FORMATS = ("float64", "float32", "tf32", "bfloat16", "float16")
 #: Share of kernels that take layers, and of those that keep dP in a format of its own.
 SHARE = 0.2
 LAYER = "query_projection"
@@ -29,7 +31,10 @@ def drawn_scores(rng: np.random.Generator) -> tuple[list[str], dict[str, str]]:
     """Draw the scores that a kernel has beside the plain one, and the formats of their operands and tables."""
     scores = [name for name in _SCORES if rng.random() < 0.25]
     scores += [row.name for name in scores for row in parameters(name)]
-    formats = {"operands": one_of(rng, ("input", "input", *FORMATS)), "rotary_tables": one_of(rng, ("work", *FORMATS))}
+    formats = {
+        "operands": one_of(rng, ("input", "input", *WIDE_FORMATS)),
+        "rotary_tables": one_of(rng, ("work", *WIDE_FORMATS)),
+    }
     return scores, formats if scores else {}
 
 
@@ -44,7 +49,7 @@ def drawn_alibi(rng: np.random.Generator) -> tuple[str, dict[str, str]]:
     """Draw the key that ALiBi counts from, and the contract's fields on ALiBi and its terms."""
     origin = one_of(rng, ("query", "query", "first", "last"))
     counted = one_of(rng, ("distance", "positions")) if origin == "query" else "positions"
-    return origin, {"alibi": counted, "alibi_terms": one_of(rng, ("work", "work", "input", *FORMATS))}
+    return origin, {"alibi": counted, "alibi_terms": one_of(rng, ("work", "work", "input", *WIDE_FORMATS))}
 
 
 def drawn_weight_gradients(rng: np.random.Generator, contract: Contract) -> tuple[str, str]:
@@ -54,7 +59,7 @@ def drawn_weight_gradients(rng: np.random.Generator, contract: Contract) -> tupl
     """
     if rng.random() >= SHARE:
         return contract.stored_scores, "either"
-    form = one_of(rng, ("input", contract.probabilities, *FORMATS))
+    form = one_of(rng, ("input", contract.probabilities, *WIDE_FORMATS))
     return form, one_of(rng, ("either", form)) if form == contract.stored_scores else form
 
 
@@ -118,7 +123,7 @@ def drawn_layer(rng: np.random.Generator) -> tuple[list[str], dict[str, str], di
     options = [LAYER, *(row.name for row in parameters(LAYER))]
     own = {name: str(rng.choice(DTYPES)) for name in options} if rng.random() < 0.25 else {}
     widths = ["head_widths"] if rng.random() < 0.7 else []
-    return [*options, *widths], {"operands": str(rng.choice(["input", "input", *FORMATS]))}, own
+    return [*options, *widths], {"operands": str(rng.choice(["input", "input", *WIDE_FORMATS]))}, own
 
 
 def without_orphans(supports: Sequence[str]) -> tuple[str, ...]:
