@@ -20,7 +20,7 @@ import numpy as np
 from attn_spec import faults
 from attn_spec.bounds.outside import why_outside
 from attn_spec.contract.contract import Contract, ResolvedContract
-from attn_spec.contract.presets import UNDECLARED, as_contract, describe
+from attn_spec.contract.presets import UNDECLARED, as_contract, check_said, describe
 from attn_spec.contract.readings import readings_of
 from attn_spec.judgement.bound_terms import BoundTerm, of_gradient, of_row
 from attn_spec.judgement.long.blocks import MEMORY, RowJudgement, Tally, judge_parts
@@ -241,6 +241,7 @@ def _conventions(words: dict[str, Any]) -> Conventions:
 
 def _resolved(contract: Contract, dtype: str, answers: Mapping[str, str]) -> ResolvedContract:
     """Return the contract at the inputs' dtype, with the dtype of each answer where the contract leaves it open."""
+    check_said(contract, dtype)
     found = {}
     if contract.output == "input":
         found["output"] = answers["output"]

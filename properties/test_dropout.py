@@ -62,7 +62,7 @@ def test_values_that_are_dropped_change_nothing(subject: Subject, problem: Probl
     b, h, i = (int(randomness(problem).integers(n)) for n in problem.score_shape[:3])
     v = problem.v.copy()
     at = v[b, h // problem.group]
-    at[~keep[b, h, i]] = bits.nearest(64.0 * np.sign(at[~keep[b, h, i]]) + 32.0, problem.dtype)
+    at[~keep[b, h, i]] = bits.nearest(64.0 * np.sign(at[~keep[b, h, i]]) + 32.0, problem.dtype_of("v"))
     row = (slice(b, b + 1), slice(h, h + 1), slice(i, i + 1))
     changed, held = subject(problem.replace(v=v)), subject(problem)
     whole = {name: answer.copy() for name, answer in held.items()}

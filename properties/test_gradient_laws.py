@@ -18,6 +18,7 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.patterns import BIASES, BROADCASTS
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.quantities import DIFFERENTIABLE
 from attn_spec.problem.traits import (
     adds_to_row_sum,
     bends_scores,
@@ -181,6 +182,7 @@ def test_scaling_the_cotangent_by_a_power_of_two_scales_the_gradients(subject: S
     stages = ("multiplicands", "score_accumulation", "stored_scores", "score_gradients", "inner_accumulation")
     stages = (*stages, "operands", "gradient_accumulation", "partial_gradients", "output", "gradients")
     used = {getattr(c, stage) for c in gradient_readings(subject.contract) for stage in stages} - {None}
+    used |= set(map(problem.dtype_of, DIFFERENTIABLE))
     wide = all(FORMATS[form].emin <= FORMATS["float32"].emin for form in used)
     reach = np.where(x.visible, x.M - x.s, 0.0).max(initial=0.0)
     bounded = all(operands_are_bounded(x, c) for c in gradient_readings(subject.contract))

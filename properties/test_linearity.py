@@ -51,7 +51,7 @@ def test_columns_of_v_do_not_mix(subject: Subject, problem: Problem) -> None:
     """
     rng = randomness(problem)
     rewritten = rng.permutation(problem.value_dim) < max(problem.value_dim // 2, 1)
-    v = np.where(rewritten, bits.nearest(rng.standard_normal(problem.v.shape), problem.dtype), problem.v)
+    v = np.where(rewritten, bits.nearest(rng.standard_normal(problem.v.shape), problem.dtype_of("v")), problem.v)
     before, after = subject(problem), subject(changed := problem.replace(v=v))
     if not compares_bits(subject):
         assert_within_bound(subject, changed, after)

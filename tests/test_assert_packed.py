@@ -400,7 +400,7 @@ def test_tensors_of_other_shapes_are_refused():
         ({"lse": lse.T}, r"lse must have the shape \(4, 11\) here, not \(11, 4\); that is its shape with its last two"),
         ({"out": out[:9]}, r"output must have the shape \(11, 4, 6\) here, not \(9, 4, 6\)"),
         ({"v": v[1:]}, r"q \[.., Hq, D\], k \[.., Hkv, D\] and v \[.., Hkv, Dv\], Hq a multiple of Hkv, do not go"),
-        ({"k": k.double()}, "q, k and v must have one dtype, not float32, float64, float32"),
+        ({"k": k.double()}, "inputs of several dtypes, q:float32,k:float64,v:float32, need a contract"),
         ({"q": q[None]}, "cu_seqlens_k is of a call whose q has the axes .tokens, heads, dimension., and q has 4"),
     ):
         with pytest.raises(CallError, match=says):

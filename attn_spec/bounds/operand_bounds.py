@@ -20,7 +20,7 @@ from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.products import roundings_of_sum
 from attn_spec.contract.roundoff import gamma
 from attn_spec.contract.terms import guard, term, times
-from attn_spec.numbers.formats import FORMATS, Format
+from attn_spec.numbers.formats import FORMATS, Format, narrowest
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +65,9 @@ class OperandError:
 
 
 def stored_format(forward: Intermediates, contract: ResolvedContract) -> Format:
-    """Return the format of the operands, before a scale multiplies them."""
+    """Return the format of the operands, before a scale multiplies them; of q and k the one that includes both."""
     changed = guard("the format of operands", not forward.score.plain, False)
-    return contract.stages.operands.format if changed else FORMATS[forward.problem.dtype]
+    return contract.stages.operands.format if changed else narrowest(*map(forward.problem.dtype_of, "qk"))
 
 
 @memoized
@@ -254,11 +254,11 @@ def pulled_back(
 
 def _given(forward: Intermediates, contract: ResolvedContract) -> tuple[Approximation, Approximation, dict[str, Any]]:
     """q, k, the parameters by name, and the rotations of operands; kv heads repeated."""
-    problem, form = (
-        forward.problem,
-        term("the format of q and k", FORMATS[forward.problem.dtype], contract.stages.multiplicands.format),
+    problem, entering = forward.problem, contract.stages.multiplicands.format
+    q, k = (
+        given(contract, tensor, term("the format of q and k", FORMATS[problem.dtype_of(name)], entering))
+        for name, tensor in (("q", problem.q), ("k", repeated_keys(problem)))
     )
-    q, k = (given(contract, tensor, form) for tensor in (problem.q, repeated_keys(problem)))
     return q, k, parameters_given(forward, contract)
 
 

@@ -3,6 +3,12 @@
 A stage names a format, such as ``"float32"``, or one of two words that depend on the problem: ``"input"`` is the dtype
 of q, k, v; ``"work"`` is float32, or float64 for float64 inputs. A bound is computed from these fields and the
 data only; it holds for every tiling and every order of summation that respects them. ``presets`` names the usual ones.
+
+Where k or v has another dtype than q, ``"input"`` is q's dtype. In ``multiplicands`` it is the narrowest format that
+includes all three dtypes: float32 of float32 queries and a bfloat16 cache, tf32 of float16 and bfloat16. So q, k and v
+are numbers of one format and enter products exactly, as all theorems for inputs of one dtype assume. A kernel that
+rounds queries to the dtype of the cache says ``multiplicands="bfloat16"``. One that computes ``p.to(v.dtype) @ v`` says
+``probabilities="bfloat16"``.
 """
 
 from __future__ import annotations
@@ -16,7 +22,8 @@ from typing import Any, ClassVar
 from attn_spec.contract.stages import Stage, Stages
 from attn_spec.contract.stages import stage as made_stage
 from attn_spec.contract.terms import guard, remembered, state, term
-from attn_spec.numbers.formats import DTYPES, FORMATS, Format
+from attn_spec.numbers.formats import DTYPES, FORMATS, Format, narrowest
+from attn_spec.problem.dtypes import input_dtypes
 
 
 class ContractError(ValueError):
@@ -189,9 +196,15 @@ class Contract:
             )
 
     def at(self, dtype: str) -> ResolvedContract:
-        """Return the contract with ``"input"`` and ``"work"`` replaced by formats for inputs of ``dtype``."""
-        words = {"input": dtype, "work": "float64" if dtype == "float64" else "float32"}
+        """Return the contract with ``"input"`` and ``"work"`` replaced by formats for inputs of ``dtype``.
+
+        ``dtype`` is one for q, k and v, or theirs as ``problem.dtypes`` spells them.
+        """
+        inputs = input_dtypes(dtype)
+        words = {"input": inputs[0], "work": "float64" if "float64" in inputs else "float32"}
         values = {field.name: getattr(self, field.name) for field in fields(Contract)}
+        if self.multiplicands == "input":
+            values["multiplicands"] = narrowest(*inputs).name
         values |= {stage: words.get(values[stage], values[stage]) for stage in STAGES}
         alternatives = tuple(other.at(dtype) for other in self.alternatives)
         return ResolvedContract(**{**values, "alternatives": alternatives})

@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from attn_spec.contract.contract import Contract, ContractError
+from attn_spec.problem.dtypes import input_dtypes
 
 #: FlashAttention and its kin: softmax in float32, tiles of 16 keys or more, half products on matrix units that may cut.
 FUSED = Contract()
@@ -120,6 +121,15 @@ def as_contract(declared: str | Contract) -> Contract:
     if declared not in PRESETS:
         raise ContractError(f"unknown contract {declared!r}; known are {', '.join(PRESETS)}, or pass a Contract(...)")
     return PRESETS[declared]
+
+
+def check_said(contract: Contract, dtype: str) -> None:
+    """Raise :class:`ContractError` if inputs have several dtypes, and nothing says in which one products are computed.
+
+    ``dtype`` is as ``problem.dtypes`` spells it.
+    """
+    if contract is UNDECLARED and len(set(input_dtypes(dtype))) > 1:
+        raise ContractError(f"inputs of several dtypes, {dtype}, need a contract, which says what products compute in")
 
 
 def describe(contract: Contract, dtype: str | None = None) -> str:

@@ -18,6 +18,7 @@ from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.presentations import PRESENTATIONS, presented
 from attn_spec.problem.conventions import of_kernel
+from attn_spec.problem.dtypes import dtype_of, spelled
 from attn_spec.problem.options import OPTIONS
 
 from .arithmetic import Order
@@ -75,7 +76,7 @@ def emulate(
         buffers = {quantity: options.pop(name) for quantity, name in made.destinations.items()}
         (q, k, v), begun = shown.begun(inputs, {"causal_alignment": made.conventions.causal_alignment, **options})
         options = dict(begun)
-        dtype = of(v).dtype_of(v)
+        dtype = spelled({name: of(x).dtype_of(x) for name, x in (("q", q), ("k", k), ("v", v))})
         contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         projects = options.get("query_projection") is not None
         given = {**options, "q": q, "k": k}
@@ -83,7 +84,7 @@ def emulate(
         q, k, v = (shown.read(name, x, **given) for name, x in (("q", q), ("k", k), ("v", v)))
         tensors = {name: shown.read(name, options[name], **given) for name in TENSORS if options.get(name) is not None}
         options = {"causal_alignment": made.conventions.causal_alignment, **options, **tensors}
-        options |= _of_tables(options, dtype)
+        options |= _of_tables(options, dtype_of(dtype, "q"))
         if projects:
             call = layer(contract, chosen, q, k, options)
             out, lse = steps(heads_contract(contract), chosen, *call(), call.values(v), **call.options)()
@@ -133,7 +134,7 @@ def emulate_both(
     def attention_gradients(dout: Any, *given: Any, **options: Any) -> dict[str, Any]:
         *tensors, out, lse = given
         saved = (*shown.apart(*tensors, **options), out, lse)
-        dtype = of(saved[0]).dtype_of(saved[0])
+        dtype = spelled({name: of(x).dtype_of(x) for name, x in zip("qkv", saved, strict=False)})
         contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         projects = options.get("query_projection") is not None
         asked = {**options, "q": saved[0], "k": saved[1]}
@@ -144,7 +145,7 @@ def emulate_both(
         rows = {n: shown.read(n, options[n], **asked) for n in (*TENSORS, "dlse") if options.get(n) is not None}
         aligned = {"causal_alignment": made.conventions.causal_alignment}
         options = {**aligned, **options, **rows, "option_dtypes": made.option_dtypes}
-        options |= _of_tables(options, dtype)
+        options |= _of_tables(options, dtype_of(dtype, "q"))
 
         def run(
             contract: ResolvedContract, saved: tuple[Any, ...], options: Mapping[str, Any], dO: Any
@@ -163,10 +164,13 @@ def emulate_both(
         else:
             call = run(contract, (*vectors, lse), options, dO)
             found = dict(zip(call.differentiated(options), call(), strict=True))
+        own = made.dtypes_at(dtype)
         laid_out = {f"d{name}": shown.presented(f"d{name}", x, **asked) for name, x in found.items()}
         return {
-            name: TORCH.give(x, made.option_dtypes.get(name.removeprefix("d"), contract.gradients))
+            name: TORCH.give(x, dtype_of(own, of_what, contract.gradients))
             for name, x in shown.together(laid_out).items()
+            for whole in (name.removeprefix("d"),)
+            for of_what in (whole if whole in OPTIONS else shown.input_of(whole),)
         }
 
     return made

@@ -16,6 +16,7 @@ from attn_spec.kernels.frameworks.framework import FrameworkError, Pull, of, val
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.dtypes import spelled
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,8 +161,8 @@ def _promised(kernel: Kernel, call: Call) -> tuple[dict[int, np.ndarray], dict[i
     words = {name: call.options.get(keyword_of(name, kernel.parameters) or name) for name in said}
     where = {name: x.values if isinstance(x, Given) else x for name, x in words.items() if x is not None}
     promised = shown.promised(given, where)
-    dtype = call.tensors[0].dtype
-    allowed = shown.allowed(given, where, kernel.contract_for(dtype), dtype) if promised else {}
+    dtypes = {shown.input_of(name): call.tensors[place].dtype for name, place in places.items()}
+    allowed = shown.allowed(given, where, kernel.contract_for(spelled(dtypes)), dtypes["k"]) if promised else {}
     first, second = ({places[name]: x for name, x in each.items()} for each in (promised, allowed))
     return first, second
 

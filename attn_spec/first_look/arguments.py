@@ -11,6 +11,7 @@ from attn_spec.first_look.misfit import MisfitError, declaring
 from attn_spec.first_look.plain_look import look
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.dtypes import dtype_of
 from attn_spec.problem.problem import Problem
 
 
@@ -29,7 +30,7 @@ def explain_mask(subject: Subject) -> None:
     word, own = subject.kernel.keyword("mask"), subject.framework
 
     def added(mask: Any) -> Any:
-        return own.give(np.where(own.take(mask), 0.0, -np.inf), subject.dtype, subject.device)
+        return own.give(np.where(own.take(mask), 0.0, -np.inf), dtype_of(subject.dtypes, "q"), subject.device)
 
     if _is_the_remedy(subject, _passing(word, added), "mask", MASKS):
         cause = f"its {word} is added to scores, -inf masks a key; it is given a bool mask, True = attend"

@@ -20,6 +20,7 @@ from attn_spec.first_look.plain_look import Look, look
 from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.dtypes import dtype_of
 
 #: Longest plain call, in seconds, after which calls with options are made: each may have to compile the kernel.
 QUICK = 1.0
@@ -27,7 +28,7 @@ QUICK = 1.0
 
 def first_look(subjects: Sequence[Subject]) -> None:
     """Look at a kernel at all its dtypes, the finest first. Raises :class:`MisfitError`."""
-    finest, *others = sorted(subjects, key=lambda one: -FORMATS[one.dtype].precision)
+    finest, *others = sorted(subjects, key=lambda one: -FORMATS[dtype_of(one.dtypes, "q")].precision)
     seen = look(finest)
     if seen is not None:
         _explain(seen)

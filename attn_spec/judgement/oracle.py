@@ -89,11 +89,12 @@ class Oracle:
     def __call__(self, **radii: np.ndarray) -> Truth:
         """Return output and log-sum-exp with radii no larger than asked, elementwise where the truth is finite.
 
-        ``radii`` are of "output" [B, Hq, Sq, Dv] and "lse" [B, Hq, Sq]. The default is 2^-20 ulp of the problem's
-        dtype, for the LSE of narrower dtypes of float32. An ulp is never below the smallest subnormal. Rows that see no
-        key have output 0, LSE -inf, and radius 0.
+        ``radii`` are of "output" [B, Hq, Sq, Dv] and "lse" [B, Hq, Sq]. The default is 2^-20 ulp of the
+        dtype of q, for the LSE of narrower dtypes of float32. An ulp is never below the smallest subnormal. Rows that
+        see no key have output 0, LSE -inf, and radius 0.
         """
-        dtypes = {"output": self.problem.dtype, "lse": "float64" if self.problem.dtype == "float64" else "float32"}
+        own = self.problem.dtype_of("q")
+        dtypes = {"output": own, "lse": "float64" if own == "float64" else "float32"}
         for name in dtypes.keys() - radii.keys():
             radii[name] = SHARPNESS * bits.spacing(self.first[name].value, dtypes[name])
         return self._truth.until(_all(_sharp, radii), _all(_settled, radii))

@@ -17,6 +17,7 @@ from attn_spec.judgement.analysis import analysis_of
 from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.judgement.other_problems import explains
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.dtypes import dtype_of
 from attn_spec.problem.problem import Problem
 
 #: Largest number of contracts in a hint.
@@ -82,7 +83,7 @@ def _that_hold(
 def _changed(contract: ResolvedContract, dtype: str, fields: Mapping[str, Any]) -> Iterator[ResolvedContract]:
     """Yield the contract with one of these fields changed, where that promises less; none if it has alternatives."""
     for name, said in fields.items() if not contract.alternatives else ():
-        value, own = dtype if said == "input" else said, getattr(contract, name)
+        value, own = dtype_of(dtype, "q") if said == "input" else said, getattr(contract, name)
         if name in STAGES and own in FORMATS and FORMATS[own].precision <= FORMATS[value].precision:
             continue
         if name == "lse_merges" and (contract.normalize != "after_product" or own):

@@ -29,6 +29,7 @@ from attn_spec.kernels.places import SPARE, Further, Rectangle, integers
 from attn_spec.kernels.presentation import Handed
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.dtypes import input_dtypes
 from attn_spec.problem.problem import Problem
 
 #: Rows of a cache with ``cache_batch_idx`` that no sequence has.
@@ -100,8 +101,12 @@ class Append(Packed):
         """Return a contract for inputs of ``dtype``, whose tables and keys in a cache are rounded to this dtype.
 
         Raises :class:`ContractError` for a stage of a format that neither has all numbers of the dtype, nor has none
-        but these.
+        but these, and for q and k of two dtypes: a rotated key has those of the cache, and a rotated query q's.
         """
+        of_q, of_k, _ = input_dtypes(dtype)
+        if of_q != of_k:
+            raise ContractError(f"rotary of a call that appends needs one dtype for q and k, not {dtype}; leave it out")
+        dtype = of_q
         own, found = FORMATS[dtype], {}
         for stage in _GIVEN:
             declared = contract.stage(stage).format

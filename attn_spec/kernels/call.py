@@ -23,7 +23,7 @@ from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.conventions import OF_ANSWERS, ConventionError, Conventions
-from attn_spec.problem.dtypes import INPUTS
+from attn_spec.problem.dtypes import spelled, with_options
 from attn_spec.problem.masks import ALIGNMENTS
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import CHOICE, Option
@@ -168,13 +168,13 @@ class Call:
     ) -> Problem:
         """Return a problem with the options of the call, and with ``further`` options."""
         given: dict[str, Any] = dict(further)
-        dtypes = {INPUTS: self.dtype}
+        dtypes = {}
         for name, value in self.options.items():
             row = OPTIONS[name]
             given[name] = value if row.tensor is None else _exact(row, _at(row, value, at))
             if row.tensor is np.float64:
                 dtypes[name] = _dtype_of(value)
-        return Problem(q=q, k=k, v=v, dtypes=dtypes, **given).cleared()
+        return Problem(q=q, k=k, v=v, dtypes=with_options(self.dtype, dtypes), **given).cleared()
 
     def parts(self, answer: Mapping[str, Any]) -> Iterator[Part]:
         """Yield the heads one after the other, each with its part of an ``answer`` that :func:`answered` returned."""
@@ -205,7 +205,7 @@ def call(q: Any, k: Any, v: Any, *, presentation: str = "BHSD", **words: Any) ->
     order = _presentation(presentation, {"q": q, "k": k, "v": v})
     q, k, v = (order.read(name, tensor_of(name, x)) for name, x in (("q", q), ("k", k), ("v", v)))
     _check_shapes(q.shape, k.shape, v.shape)
-    dtype = common_dtype(q=q, k=k, v=v)
+    dtype = spelled_dtype(q=q, k=k, v=v)
     options = options_of(words, {"B": q.shape[0], "H": q.shape[1], "Q": q.shape[2], "K": k.shape[2]})
     check_corners(options, words, q.shape[2], k.shape[2])
     return Call(q=q, k=k, v=v, dtype=dtype, presentation=order, options=options)
@@ -298,14 +298,15 @@ def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) ->
     )
 
 
-def common_dtype(**tensors: Any) -> str:
-    """Return the dtype of q, k and v. Raises :class:`CallError` for several, or for one that has no error bound."""
+def spelled_dtype(**tensors: Any) -> str:
+    """Return the dtypes of q, k and v as ``problem.dtypes`` spells them.
+
+    Raises :class:`CallError` for a dtype that has no error bound.
+    """
     found = {name: _dtype_of(x) for name, x in tensors.items()}
-    if len(set(found.values())) > 1:
-        raise CallError(f"q, k and v must have one dtype, not {', '.join(found.values())}")
-    if found["q"] not in DTYPES:
-        raise CallError(f"q, k and v must be of {', '.join(DTYPES)}, not {found['q']}")
-    return found["q"]
+    if unknown := [dtype for dtype in found.values() if dtype not in DTYPES]:
+        raise CallError(f"q, k and v must be of {', '.join(DTYPES)}, not {unknown[0]}")
+    return spelled(found)
 
 
 def _dtype_of(x: Any) -> str:

@@ -19,6 +19,7 @@ from attn_spec.kernels.signatures.signature import Signature
 from attn_spec.kernels.signed import adapted, named_row, with_row
 from attn_spec.nearest_names import suggestion
 from attn_spec.problem.conventions import ConventionError, Conventions, of_call, of_kernel
+from attn_spec.problem.dtypes import refusal, simplified
 from attn_spec.problem.options import OPTIONS, with_parameters
 
 #: Declarations that are sequences of names.
@@ -28,7 +29,7 @@ LISTS = {"devices", "always"}
 def kernel(
     *bare: Any,
     framework: str | None = None,
-    dtypes: Iterable[str] | None = None,
+    dtypes: Iterable[str | Mapping[str, str]] | None = None,
     contract: str | Contract | Mapping[str, str | Contract] = "fused",
     supports: Iterable[str] = (),
     conventions: Mapping[str, Any] | Conventions | None = None,
@@ -62,7 +63,7 @@ def kernel(
             function=function,
             name=name or _default_name(function),
             framework=framework,
-            dtypes=tuple(dtypes),
+            dtypes=tuple(map(_row_of_dtypes, dtypes)),
             contract=_contracts(contract),
             supports=(named := frozenset(supports)) | _carried(facts.get("presentation"), named),
             conventions=_conventions(conventions or {}),
@@ -179,10 +180,12 @@ def _package_of(value: Any) -> str:
 
 
 def _check_lists(**lists: Any) -> None:
-    """Raise :class:`KernelError` if a sequence of names is a text, which would be read letter by letter."""
+    """Raise :class:`KernelError` if a sequence is a text, which would be read letter by letter, or a mapping."""
     for name, value in lists.items():
         if isinstance(value, str):
             raise KernelError(f"{name} must be several names, ({value!r},), not the text {value!r}")
+        if isinstance(value, Mapping):
+            raise KernelError(f"{name} must be several, ({dict(value)!r},), not one mapping {dict(value)!r}")
 
 
 def _with_limits(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,10 +224,24 @@ def _option_dtypes(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {"option_dtypes": {**row.option_dtypes, **declared}}
 
 
+def _row_of_dtypes(declared: str | Mapping[str, str]) -> str:
+    """Return the dtypes of q, k and v as they are spelled everywhere. Raises :class:`KernelError`."""
+    if isinstance(declared, str) and ":" not in declared:
+        return declared
+    if (reason := refusal(declared)) is not None:
+        raise KernelError(f"dtypes {reason}")
+    if not isinstance(found := simplified(declared), str):
+        raise KernelError(
+            f"dtypes must name q, k and v alone, not {', '.join(name for name, _ in found)}; the dtypes "
+            "of options are option_dtypes="
+        )
+    return found
+
+
 def _contracts(declared: str | Contract | Mapping[str, str | Contract]) -> Contract | dict[str, Contract]:
     try:
         if isinstance(declared, Mapping):
-            return {dtype: as_contract(contract) for dtype, contract in declared.items()}
+            return {_row_of_dtypes(dtype): as_contract(contract) for dtype, contract in declared.items()}
         return as_contract(declared)
     except ContractError as error:
         raise KernelError(str(error)) from error

@@ -8,6 +8,7 @@ from typing import Any
 
 from attn_spec.contract.contract import ContractError
 from attn_spec.contract.coverage import silences
+from attn_spec.contract.presets import check_said
 from attn_spec.kernels.argument_names import is_number
 from attn_spec.kernels.destinations import SPELLINGS
 from attn_spec.kernels.frameworks import framework as frameworks
@@ -16,7 +17,7 @@ from attn_spec.kernels.limits import MEASURED
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.numbers.formats import DTYPES, FORMATS
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.dtypes import INPUTS, dtype_of, refusal
+from attn_spec.problem.dtypes import dtype_of, input_dtypes, refusal, with_options
 from attn_spec.problem.options import OPTIONS, parameters
 
 #: Dtypes of the integers that say where sequences lie.
@@ -33,7 +34,7 @@ def check(declared: Kernel) -> None:
         raise KernelError(
             f"{declared.name} declares unknown options {', '.join(unknown)}; known are {', '.join(DECLARABLE)}"
         )
-    if unknown := sorted(set(declared.dtypes) - set(DTYPES)):
+    if unknown := sorted(dtype for dtype in declared.dtypes if refusal(dtype) is not None):
         raise KernelError(
             f"{declared.name} declares unknown dtypes {', '.join(unknown)}; known are {', '.join(DTYPES)}"
         )
@@ -56,8 +57,29 @@ def check(declared: Kernel) -> None:
         if value not in allowed:
             raise KernelError(f"{declared.name}: {name} must be one of {', '.join(allowed)}, not {value!r}")
     _check_presentation(declared)
+    _check_ties(declared)
     _check_destinations(declared)
     _check_limits(declared)
+
+
+def _check_ties(declared: Kernel) -> None:
+    """Raise :class:`KernelError` if inputs that are in one tensor, or that an option makes one, have several dtypes."""
+    together = dict.fromkeys(_held_together(declared), f"a tensor of the presentation {declared.presentation}")
+    if "latent" in declared.supports:
+        together["kv"] = "latent"
+    for dtype, (names, why) in itertools.product(declared.dtypes, together.items()):
+        own = dict(zip("qkv", input_dtypes(dtype), strict=True))
+        if len({own[name] for name in names}) > 1:
+            raise KernelError(
+                f"{declared.name}: {' and '.join(names)} must have one dtype, since they are one in {why}, not {dtype}"
+            )
+
+
+def _held_together(declared: Kernel) -> list[str]:
+    """Return the inputs of each tensor of a call that holds several inputs."""
+    shown = PRESENTATIONS[declared.presentation]
+    held = {shown.holds(tensor) for tensor in shown.tensors}
+    return [names for names in held if len(names) > 1 and set(names) <= set("qkv")]
 
 
 def _check_destinations(declared: Kernel) -> None:
@@ -121,6 +143,7 @@ def _check_contracts(declared: Kernel) -> None:
     for dtype in declared.dtypes:
         contract = declared.contract_declared(dtype)
         try:
+            check_said(contract, dtype)
             declared.contract_for(dtype)
         except ContractError as error:
             raise KernelError(f"{declared.name}: {error}") from error
@@ -142,7 +165,7 @@ def _check_options(declared: Kernel) -> None:
     _check_owners(declared)
     if not isinstance(declared.option_dtypes, Mapping):
         raise KernelError(f"{declared.name}: option_dtypes must be a mapping, not {declared.option_dtypes!r}")
-    if (reason := refusal({INPUTS: declared.dtypes[0], **declared.option_dtypes})) is not None:
+    if (reason := refusal(with_options(declared.dtypes[0], declared.option_dtypes))) is not None:
         raise KernelError(f"{declared.name}: option_dtypes {reason}")
     _check_index_dtypes(declared)
 

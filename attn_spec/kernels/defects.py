@@ -52,7 +52,8 @@ class Defect:
             if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
                 raise DefectError(f"a known defect needs a {name} that is a text, not {getattr(self, name)!r}")
 
-        if self.dtype is not None and self.dtype not in DTYPES:
+        # ``problem.dtypes``, which reads them all, imports NumPy, and this file is imported by any run of pytest.
+        if self.dtype is not None and {one.rpartition(":")[2] for one in self.dtype.split(",")} - set(DTYPES):
             raise DefectError(f"the dtype of a known defect must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
 
     def is_of(self, kernel: str, dtype: str, property_id: str) -> bool:

@@ -19,7 +19,7 @@ from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.conventions import Conventions
-from attn_spec.problem.dtypes import INPUTS, Dtypes, simplified
+from attn_spec.problem.dtypes import Dtypes, simplified, with_options
 from attn_spec.problem.options import OPTIONS
 
 #: Options and abilities that a kernel may declare in ``supports``, each with its meaning. Every declaration is
@@ -50,7 +50,8 @@ class Kernel:
     #: Framework of the tensors that the kernel takes, a name of ``kernels.frameworks`` (Triton kernels take torch
     #: tensors).
     framework: str
-    #: Input dtypes that the kernel accepts.
+    #: Input dtypes that the kernel accepts: one for q, k and v, or theirs as ``problem.dtypes`` spells them,
+    #: "q:float32,kv:bfloat16", which a declaration may give as a mapping, {"q": "float32", "kv": "bfloat16"}.
     dtypes: tuple[str, ...]
     #: Arithmetic that the kernel declares: one contract for all dtypes, or one for each dtype.
     contract: Contract | Mapping[str, Contract]
@@ -175,7 +176,7 @@ class Kernel:
 
     def dtypes_at(self, dtype: str) -> Dtypes:
         """Return the dtypes of the tensors of a problem whose inputs are of ``dtype``, as :class:`Problem` has them."""
-        return simplified({INPUTS: dtype, **self.option_dtypes})
+        return simplified(with_options(dtype, self.option_dtypes))
 
     def contract_declared(self, dtype: str) -> Contract:
         """Return the declared contract for inputs of ``dtype``."""

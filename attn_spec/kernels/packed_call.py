@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.kernels.call import Call, CallError, check_corners, common_dtype, options_of, tensor_of
+from attn_spec.kernels.call import Call, CallError, check_corners, options_of, spelled_dtype, tensor_of
 from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.places import Rectangle, side_of
@@ -227,7 +227,7 @@ def packed_call(q: Any, k: Any, v: Any, *, presentation: str, **words: Any) -> P
     where, others = where_of(row, presentation, words)
     tensors = {name: tensor_of(name, x) for name, x in (("q", q), ("k", k), ("v", v))}
     _check_shapes(row, presentation, **{name: tuple(map(int, x.shape)) for name, x in tensors.items()})
-    made = PackedCall(**tensors, dtype=common_dtype(**tensors), presentation=row, where=where)
+    made = PackedCall(**tensors, dtype=spelled_dtype(**tensors), presentation=row, where=where)
     made.check_places()
     most = {side: int(x.max(initial=0)) for side, x in made.lengths.items()}
     options = options_of(others, {"B": made.batch, "H": made.query_heads, "Q": most["q"], "K": most["k"]})

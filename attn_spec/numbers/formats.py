@@ -40,6 +40,11 @@ class Format:
         """The smallest positive number, 2**(emin - p + 1): the spacing of the grid around zero."""
         return 2.0 ** (self.emin - self.precision + 1)
 
+    def includes(self, other: Format) -> bool:
+        """Return whether each finite number of another format is one of this: it has as many bits, and the range."""
+        fine = self.precision >= other.precision and self.smallest_subnormal <= other.smallest_subnormal
+        return fine and self.largest >= other.largest
+
 
 #: Facts of formats whose code of -0.0 is their only NaN.
 _FNUZ: dict[str, Any] = {"above": "nan", "negative_zero": False}
@@ -58,6 +63,14 @@ _ROWS = (
 
 #: Formats by name.
 FORMATS: dict[str, Format] = {row.name: row for row in _ROWS}
+
+
+def narrowest(*names: str) -> Format:
+    """Return the format of fewest bits, then of least range, that includes all of these formats, given by name."""
+    given = [FORMATS[name] for name in names]
+    able = [form for form in FORMATS.values() if all(map(form.includes, given))]
+    return min(able, key=lambda form: (form.precision, -form.emin))
+
 
 #: Formats in which a problem's tensors may be stored.
 DTYPES = ("float64", "float32", "float16", "bfloat16")

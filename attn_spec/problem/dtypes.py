@@ -1,8 +1,14 @@
-"""Dtypes of the tensors of a problem: one for all, or some by name, such as a float32 bias beside float16 inputs."""
+"""Dtypes of the tensors of a problem: one for all, or some by name, such as a bfloat16 cache beside float32 queries.
+
+Dtypes of several inputs are spelled in one way, ``q:float32,kv:bfloat16``, wherever a dtype has a name: on the command
+line, in a report, in a certificate.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,36 +18,63 @@ from attn_spec.problem.options import OPTIONS
 
 #: Name of the inputs q, k and v together.
 INPUTS = "qkv"
-#: The dtype of all tensors, or dtypes by name as a mapping or as pairs. Inputs are named together, "qkv", or apart; an
-#: option without a name has the dtype of the inputs.
+#: The dtype of all tensors, or dtypes by name as a mapping, as pairs, or spelled. Inputs are named together, "qkv", or
+#: apart; an option without a name has the dtype of q.
 Dtypes = str | Mapping[str, str] | tuple[tuple[str, str], ...]
 
 
 def dtype_of(dtypes: Dtypes, name: str, other: str | None = None) -> str:
-    """Return the dtype of a tensor in simplified dtypes: that of its name, else ``other``, else that of the inputs."""
-    if isinstance(dtypes, str):
-        return other or dtypes
-    named = dict(dtypes)
-    return named.get(name) or other or named[INPUTS]
+    """Return the dtype of a tensor in simplified dtypes: its own if it has one, else ``other``, else that of q.
+
+    Options that are named have a dtype of their own, and so have k and v if theirs is not that of q.
+    """
+    if dtypes in DTYPES:
+        return other or dtypes  # type: ignore[return-value] - a text
+    of_q, own = _own(dtypes)  # type: ignore[arg-type] - simplified dtypes are no mapping
+    return own.get(name) or other or of_q
 
 
-def simplified(dtypes: Dtypes) -> str | tuple[tuple[str, str], ...]:
-    """Return the dtype of all tensors, or else pairs: the inputs together, then options sorted by name.
+def input_dtypes(dtypes: Dtypes) -> tuple[str, str, str]:
+    """Return the dtypes of q, k and v in simplified dtypes."""
+    return dtype_of(dtypes, "q"), dtype_of(dtypes, "k"), dtype_of(dtypes, "v")
+
+
+def spelled(dtypes: Dtypes) -> str:
+    """Return the dtypes of q, k and v as one name: ``float32`` of all three, or for instance ``q:float32,kv:bfloat16``.
 
     The dtypes must have no :func:`refusal`.
     """
-    if isinstance(dtypes, str):
-        return dtypes
-    pairs = _pairs(dtypes)
-    inputs = next(dtype for name, dtype in pairs if _names_inputs(name))
-    options = sorted((name, dtype) for name, dtype in pairs if not _names_inputs(name))
-    return ((INPUTS, inputs), *options) if options else inputs
+    own = _by_input(_pairs(dtypes))
+    if len({own[name] for name in INPUTS}) == 1:
+        return own["q"]
+    groups = itertools.groupby(INPUTS, own.__getitem__)
+    return ",".join(f"{''.join(names)}:{dtype}" for dtype, names in groups)
+
+
+def in_one_spelling(dtype: str) -> str:
+    """Return a dtype, or dtypes of inputs that a user wrote in any order, as :func:`spelled`; others unchanged."""
+    return spelled(dtype) if refusal(dtype) is None else dtype
+
+
+def simplified(dtypes: Dtypes) -> str | tuple[tuple[str, str], ...]:
+    """Return the spelled dtypes of the inputs if no option is named, else pairs: inputs, then options sorted by name.
+
+    The dtypes must have no :func:`refusal`.
+    """
+    inputs = spelled(dtypes)
+    options = sorted((name, dtype) for name, dtype in _pairs(dtypes) if not _names_inputs(name))
+    return (*_pairs(inputs), *options) if options else inputs
+
+
+def with_options(inputs: Dtypes, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the dtypes of inputs and of options together, by name."""
+    return {**dict(_pairs(inputs)), **options}
 
 
 def refusal(dtypes: Any) -> str | None:
     """Return what the tensors of a problem must have instead of these dtypes; None if they can have them."""
     try:
-        pairs = [(INPUTS, dtypes)] if isinstance(dtypes, str) else _pairs(dtypes)
+        pairs = _pairs(dtypes)
     except (TypeError, ValueError):
         return f"must be a dtype, or a mapping from names to dtypes, not {dtypes!r}"
     able = [name for name, row in OPTIONS.items() if row.tensor is np.float64]
@@ -53,14 +86,12 @@ def refusal(dtypes: Any) -> str | None:
 
 
 def _refusal_of_names(pairs: list[tuple[str, str]]) -> str | None:
-    """Return what tensors must be named instead of these; None if each input is, once, and all have one dtype."""
+    """Return what tensors must be named instead of these; None if each is named once, and each input is."""
     inputs = [name for name, _ in pairs if _names_inputs(name)]
     if sorted("".join(inputs)) != sorted(INPUTS):
         return f"must name each of q, k and v once, as 'qkv' or apart, not {', '.join(inputs) or 'none of them'}"
-    if len(named := dict(pairs)) < len(pairs):
+    if len(dict(pairs)) < len(pairs):
         return f"must name each option once, not {', '.join(name for name, _ in pairs)}"
-    if len({named[name] for name in inputs}) > 1:  # no theorem knows inputs of several dtypes yet
-        return f"must be the same for q, k and v, not {', '.join(named[name] for name in inputs)}"
     return None
 
 
@@ -73,8 +104,27 @@ def with_dtypes(document: Mapping[str, Any]) -> dict[str, Any]:
     return others | {"dtypes": [(INPUTS, document.get("dtype", "float32")), *own]}
 
 
-def _pairs(dtypes: Mapping[str, str] | tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
+def _pairs(dtypes: Dtypes) -> list[tuple[str, str]]:
+    """Return names with dtypes, of a mapping, of pairs, or of a text."""
+    if isinstance(dtypes, str) and ":" in dtypes:
+        parts = (part.partition(":") for part in dtypes.split(","))
+        return [(name.strip(), dtype.strip()) for name, _, dtype in parts]
+    if isinstance(dtypes, str):
+        return [(INPUTS, dtypes)]
     return [(name, dtype) for name, dtype in (dtypes.items() if isinstance(dtypes, Mapping) else dtypes)]
+
+
+def _by_input(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    """Return the dtype of each of q, k and v."""
+    return {name: dtype for names, dtype in pairs if _names_inputs(names) for name in names}
+
+
+@lru_cache(256)
+def _own(dtypes: str | tuple[tuple[str, str], ...]) -> tuple[str, dict[str, str]]:
+    """Return the dtype of q, and those of the tensors that have a dtype of their own, by name."""
+    pairs = _pairs(dtypes)
+    inputs, options = _by_input(pairs), {name: dtype for name, dtype in pairs if not _names_inputs(name)}
+    return inputs["q"], {name: dtype for name, dtype in inputs.items() if dtype != inputs["q"]} | options
 
 
 def _names_inputs(name: Any) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from attn_spec.numbers import bits
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.dtypes import INPUTS, Dtypes, dtype_of, simplified, with_dtypes
+from attn_spec.problem.dtypes import Dtypes, dtype_of, simplified, spelled, with_dtypes
 from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.options.option import ADDEND, MASK
 from attn_spec.problem.sequences import Sequences
@@ -35,7 +35,8 @@ class Problem(Sequences):
     ``bits``). Query head h reads kv head ``h // (Hq // Hkv)``. Raises :class:`ProblemError`.
     """
 
-    #: Dtype in which a kernel receives all tensors, or dtypes by name: ``{"qkv": "float16", "bias": "float32"}``.
+    #: Dtype in which a kernel receives all tensors, or dtypes by name: ``{"qkv": "float16", "bias": "float32"}``, or
+    #: ``{"q": "float32", "kv": "bfloat16"}``.
     dtypes: Dtypes = "float32"
     #: Origin of the problem, for a short repr; None if it is unknown.
     recipe: Recipe | None = None
@@ -52,13 +53,13 @@ class Problem(Sequences):
                 object.__setattr__(self, name, array)
 
     def dtype_of(self, name: str, other: str | None = None) -> str:
-        """Return the dtype of a tensor: that of its name, else ``other``, else the dtype of q, k and v."""
+        """Return the dtype of a tensor: that of its name, else ``other``, else the dtype of q."""
         return dtype_of(self.dtypes, name, other)
 
-    @property
+    @cached_property
     def dtype(self) -> str:
-        """Dtype of q, k and v, for which a contract is resolved."""
-        return dtype_of(self.dtypes, INPUTS)
+        """Dtype of q, k and v, or theirs as ``problem.dtypes`` spells them, for which a contract is resolved."""
+        return spelled(self.dtypes)
 
     @cached_property
     def visible(self) -> np.ndarray:

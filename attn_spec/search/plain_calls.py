@@ -21,6 +21,7 @@ from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
+from attn_spec.problem.dtypes import input_dtypes
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
@@ -119,7 +120,7 @@ def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
     lacking = any(OPTIONS[name].lacks_products for name in shaped & set(OPTIONS))
     rng = np.random.default_rng(0)
 
-    def normal(heads: int, length: int, dim: int) -> bits.Values:
+    def normal(dtype: str, heads: int, length: int, dim: int) -> bits.Values:
         return bits.nearest(rng.standard_normal((1, heads, length, dim)), dtype)
 
     kv_heads = 2 if limits.kv_heads is None else limits.kv_heads[0]
@@ -127,10 +128,11 @@ def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
     query_heads, kv_heads = at_most_heads(limits.heads(heads), limits.most("H"))
     if "query_projection" in shaped:
         query_heads = kv_heads = 1
+    of_q, of_k, of_v = input_dtypes(dtype)
     problem = Problem(
-        q=normal(query_heads, queries, head_dim),
-        k=normal(kv_heads, keys, head_dim),
-        v=normal(kv_heads, keys, value_dim),
+        q=normal(of_q, query_heads, queries, head_dim),
+        k=normal(of_k, kv_heads, keys, head_dim),
+        v=normal(of_v, kv_heads, keys, value_dim),
         dtypes=kernel.dtypes_at(dtype),
     )
     if tied:

@@ -13,6 +13,8 @@ from itertools import combinations
 
 import numpy as np
 
+from attn_spec.contract.contract import ContractError
+from attn_spec.contract.presets import check_said
 from attn_spec.judgement.other_problems import explains
 from attn_spec.kernels.argument_names import spelled
 from attn_spec.kernels.dropping import dropping
@@ -29,6 +31,7 @@ from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.conventions import OF_ANSWERS, OPEN
+from attn_spec.problem.dtypes import in_one_spelling, input_dtypes, refusal
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import judged
@@ -82,6 +85,7 @@ def preflight(
     ``call_limit`` (seconds) and ``guard`` are fields of every subject; an isolated kernel needs no guard.
     """
     _check_device(kernel, device)
+    dtypes = [*map(in_one_spelling, dtypes)]
     _check_dtypes(kernel, dtypes)
     _check_backward(kernel)
     _check_destinations(kernel)
@@ -129,11 +133,18 @@ def _check_device(kernel: Kernel, device: str) -> None:
 
 def _check_dtypes(kernel: Kernel, dtypes: Sequence[str]) -> None:
     for dtype in dtypes:
-        if dtype not in DTYPES:
+        if ":" not in dtype and dtype not in DTYPES:
             known = f"; known are {', '.join(DTYPES)}"
             raise KernelError(f"unknown dtype {dtype!r}{suggestion(dtype, DTYPES, known)}")
+        if (reason := refusal(dtype)) is not None:
+            raise KernelError(f"the dtypes {dtype} {reason}")
     if kernel.declared and (unknown := [dtype for dtype in dtypes if dtype not in kernel.dtypes]):
         raise KernelError(f"{kernel.name} declares {', '.join(kernel.dtypes)}, not {', '.join(unknown)}")
+    for dtype in dtypes:
+        try:
+            check_said(kernel.contract_declared(dtype), dtype)
+        except ContractError as error:
+            raise KernelError(f"{kernel.name}: {error}") from error
 
 
 def _check_backward(kernel: Kernel) -> None:
@@ -176,7 +187,8 @@ def _check_given(subjects: Sequence[Subject], named: Collection[str]) -> None:
     """Raise :class:`KernelError` if the framework lacks a dtype that the kernel, or a user for it, declares."""
     for subject in [subject for subject in subjects if subject.dtype in named]:
         try:
-            subject.framework.give(np.zeros(1), subject.dtype, subject.device)
+            for dtype in set(input_dtypes(subject.dtype)):
+                subject.framework.give(np.zeros(1), dtype, subject.device)
         except FrameworkError as error:
             raise KernelError(f"{subject.kernel.name} cannot be examined at {subject.dtype}: {error}") from error
 

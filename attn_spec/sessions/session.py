@@ -338,12 +338,14 @@ class Session:
         from attn_spec.kernels.kernel import KernelError
         from attn_spec.kernels.resolve import OF_COMMANDS, declarations
         from attn_spec.kernels.time_limit import last_resort
+        from attn_spec.problem.dtypes import in_one_spelling
         from attn_spec.search.preflight import PlainCallError, preflight
 
         declared = declarations(**{name: self.option(name) for name in OF_COMMANDS})
         try:
             kernel = found(spec, self.option("isolate"), self.option("memory"), **declared)
-            dtypes = [dtype for dtype in self.option("dtype") if named or dtype in kernel.dtypes]
+            asked = map(in_one_spelling, self.option("dtype"))
+            dtypes = [dtype for dtype in asked if named or dtype in kernel.dtypes]
             if self.option("dtype") and not dtypes:
                 self.left_out[kernel.name] = f"takes {', '.join(kernel.dtypes)} only"
                 return None

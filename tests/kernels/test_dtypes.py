@@ -190,7 +190,8 @@ def test_dtypes_are_one_name_where_all_tensors_have_one(given, expected):
     [
         ({"bias": "float32"}, "dtypes must name each of q, k and v once, as 'qkv' or apart, not none of them"),
         ({"q": "float16", "k": "float16"}, "dtypes must name each of q, k and v once, as 'qkv' or apart, not q, k"),
-        ({"q": "float16", "kv": "float32"}, "dtypes must be the same for q, k and v, not float16, float32"),
+        ("q:float16,k:float16", "dtypes must name each of q, k and v once, as 'qkv' or apart, not q, k"),
+        ("q:float16,kv:float8", "dtypes must be of float64, float32, float16, bfloat16, not 'float8'"),
         ([("qkv", "float16"), ("v", "float16")], "dtypes must name each of q, k and v once, .*, not qkv, v"),
         ([("qkv", "float16"), *[("bias", "float16")] * 2], "dtypes must name each option once, not qkv, bias, bias"),
         ({"": "float16"}, "dtypes must name q, k, v or options"),

@@ -21,6 +21,7 @@ from attn_spec.contract.coverage import says_nothing
 from attn_spec.contract.products import output_sums
 from attn_spec.contract.roundoff import gamma
 from attn_spec.contract.terms import guard, term, times
+from attn_spec.numbers.formats import narrowest
 
 
 @np.errstate(all="ignore")
@@ -73,8 +74,8 @@ def numbers_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
 
 
 def entries_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
-    """Rows [.., Sq] whose q, k and v fit the format of multiplicands, as all numbers of their own dtype do."""
-    if contract.multiplicands == forward.problem.dtype:
+    """Rows [.., Sq] whose q, k and v fit the format of multiplicands, as all do of one that includes their dtypes."""
+    if contract.multiplicands == narrowest(*map(forward.problem.dtype_of, "qkv")).name:
         return np.ones(forward.s.shape[:-1], dtype=bool)
     largest, of_heads = (
         contract.largest("multiplicands"),

@@ -41,7 +41,7 @@ from attn_spec.contract.readings import readings_of
 from attn_spec.contract.roundoff import elementary_error, gamma, row_sum_store
 from attn_spec.contract.stages import EXACT, Rounding
 from attn_spec.contract.terms import count, guard, stands, term, times
-from attn_spec.numbers.formats import FORMATS
+from attn_spec.numbers.formats import FORMATS, narrowest
 from attn_spec.problem.handled import check_handled
 
 #: Options whose roundings are in the theorems of linear attention, see ``problem.handled``.
@@ -453,7 +453,7 @@ def in_domain(errors: LinearError, allowed: np.ndarray) -> np.ndarray:
     inside &= guard(
         "values of linear attention that enter products",
         (entries <= contract.stages.multiplicands.format.largest)
-        | (contract.multiplicands == forward.problem.dtype_of("v")),
+        | (contract.multiplicands == narrowest(*map(forward.problem.dtype_of, "qkv")).name),
         True,
     )
     widest = (np.abs(forward.O) + allowed).max(axis=-1, initial=0.0)

@@ -10,7 +10,7 @@ import numpy as np
 from attn_spec.numbers import bits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from attn_spec.numbers.formats import Format
 
@@ -26,8 +26,8 @@ class Draft:
     #: Values, [B, Hkv, Sk, Dv].
     v: np.ndarray
     rng: np.random.Generator
-    #: Dtype to which the values will be rounded.
-    form: Format
+    #: Formats to which the values of q, k and v will be rounded.
+    forms: Mapping[str, Format]
     #: Scale of the problem; never zero, so that scores can be set through k.
     scale: float
     #: True if v is the first columns of k in the end, see :meth:`tie`.
@@ -122,8 +122,8 @@ def duplicate_keys(draft: Draft) -> None:
 
 def near_ties(draft: Draft) -> None:
     """Move each entry of the first key by one unit in the last place up, down or not at all."""
-    first = bits.nearest(draft.k[:, :, :1], draft.form.name)
-    draft.k = first + bits.spacing(first, draft.form.name) * draft.rng.integers(-1, 2, size=draft.k.shape)
+    first = bits.nearest(draft.k[:, :, :1], draft.forms["k"].name)
+    draft.k = first + bits.spacing(first, draft.forms["k"].name) * draft.rng.integers(-1, 2, size=draft.k.shape)
 
 
 def cancellation(draft: Draft) -> None:
@@ -142,14 +142,14 @@ def overflow_float16(draft: Draft) -> None:
 
 def tiny(draft: Draft) -> None:
     """Make products of q and k as small as the smallest normal number."""
-    draft.q *= draft.form.smallest_normal**0.5
-    draft.k *= draft.form.smallest_normal**0.5
+    draft.q *= draft.forms["q"].smallest_normal ** 0.5
+    draft.k *= draft.forms["k"].smallest_normal ** 0.5
 
 
 def subnormal(draft: Draft) -> None:
     """Make q and k themselves subnormal."""
-    draft.q *= draft.form.smallest_normal / 4
-    draft.k *= draft.form.smallest_normal / 4
+    draft.q *= draft.forms["q"].smallest_normal / 4
+    draft.k *= draft.forms["k"].smallest_normal / 4
 
 
 def integers(draft: Draft) -> None:
@@ -179,7 +179,7 @@ def one_hot_values(draft: Draft) -> None:
 
 def offset_values(draft: Draft) -> None:
     """Spread V by a few units in the last place around 96."""
-    draft.v = 96.0 * (1.0 + 16 * draft.form.unit_roundoff * draft.v)
+    draft.v = 96.0 * (1.0 + 16 * draft.forms["v"].unit_roundoff * draft.v)
 
 
 def alternating_values(draft: Draft) -> None:
@@ -198,18 +198,18 @@ def wave_values(draft: Draft) -> None:
 
 def huge_values(draft: Draft) -> None:
     """Use magnitudes whose sum over the keys stays below an eighth of the largest number."""
-    size = draft.rng.uniform(0.5, 1.0, draft.v.shape) * draft.form.largest / (8 * max(draft.v.shape[2], 1))
+    size = draft.rng.uniform(0.5, 1.0, draft.v.shape) * draft.forms["v"].largest / (8 * max(draft.v.shape[2], 1))
     draft.v = np.copysign(size, draft.v)
 
 
 def tiny_values(draft: Draft) -> None:
     """Put V around the smallest normal number."""
-    draft.v *= draft.form.smallest_normal / 2
+    draft.v *= draft.forms["v"].smallest_normal / 2
 
 
 def wide_values(draft: Draft) -> None:
     """Spread the exponents of V over half the range."""
-    reach = np.log2(draft.form.largest) / 2
+    reach = np.log2(draft.forms["v"].largest) / 2
     draft.v *= np.exp2(draft.rng.uniform(-reach, reach, draft.v.shape))
 
 
@@ -217,6 +217,6 @@ def counterweight_values(draft: Draft) -> None:
     """Divide V by the weights of the first query, as far as the range allows: every key matters equally."""
     group = draft.q.shape[1] // draft.k.shape[1]
     s = draft.scale * np.einsum("bhd,bhjd->bhj", draft.q[:, ::group, :1].sum(axis=2), draft.k)
-    reach = np.log(draft.form.largest / (64 * max(draft.v.shape[2], 1)))
+    reach = np.log(draft.forms["v"].largest / (64 * max(draft.v.shape[2], 1)))
     reach -= min(20.0, reach / 4)  # margin for a kernel whose reference may lag behind the maximum
     draft.v *= np.exp(np.minimum(s.max(axis=-1, keepdims=True, initial=-np.inf) - s, reach))[..., None]

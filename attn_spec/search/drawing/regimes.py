@@ -15,7 +15,7 @@ import numpy as np
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem import patterns
-from attn_spec.problem.dtypes import INPUTS, Dtypes, dtype_of, refusal, simplified, with_dtypes
+from attn_spec.problem.dtypes import Dtypes, dtype_of, refusal, simplified, spelled, with_dtypes
 from attn_spec.problem.options import OPTIONS, Options
 from attn_spec.problem.options.option import Option
 from attn_spec.problem.problem import Problem
@@ -233,8 +233,8 @@ class Recipe(Options):
 
     @property
     def dtype(self) -> str:
-        """Dtype of q, k and v."""
-        return dtype_of(self.dtypes, INPUTS)
+        """Dtype of q, k and v, or theirs as ``problem.dtypes`` spells them."""
+        return spelled(self.dtypes)
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -286,7 +286,7 @@ class Recipe(Options):
             k=self._stream("k").standard_normal((*kv, self.head_dim)),
             v=self._stream("v").standard_normal((*kv, self.value_dim)),
             rng=self._stream(self.regime),
-            form=FORMATS[self.dtype],
+            forms={name: FORMATS[dtype_of(self.dtypes, name)] for name in "qkv"},
             scale=(self.head_dim**-0.5 if self.scale is None else self.scale) or 1.0,  # the scale of q.k
             tied=self.latent,
         )

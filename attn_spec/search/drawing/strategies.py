@@ -21,6 +21,7 @@ from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem import patterns
 from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.dtypes import input_dtypes
 from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.options.option import PARAMETER
 from attn_spec.problem.problem import Problem
@@ -187,18 +188,18 @@ def tiny_problems(draw: DrawFn, subject: Subject) -> Problem:
     queries, keys, D = (draw(st.integers(1, 3)) for _ in range(3))
     if not subject.supports("cross"):
         keys = queries
-    entries = entry(subject.dtype)
+    of_q, of_k, of_v = map(entry, input_dtypes(subject.dtype))
 
-    def tensor(*shape: int) -> np.ndarray:
+    def tensor(entries: SearchStrategy[float], *shape: int) -> np.ndarray:
         size = int(np.prod(shape))
         return np.array(draw(st.lists(entries, min_size=size, max_size=size))).reshape(shape)
 
     event("dtype", subject.dtype)
     event("regime", "entry by entry")
     return Problem(
-        q=tensor(1, 1, queries, D),
-        k=tensor(1, 1, keys, D),
-        v=tensor(1, 1, keys, D),
+        q=tensor(of_q, 1, 1, queries, D),
+        k=tensor(of_k, 1, 1, keys, D),
+        v=tensor(of_v, 1, 1, keys, D),
         dtypes=subject.dtypes,
         causal=subject.supports("causal") and draw(st.booleans()),
         causal_alignment=subject.conventions.causal_alignment,
