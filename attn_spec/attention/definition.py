@@ -28,7 +28,7 @@ import numpy as np
 from mpmath import mp
 
 from attn_spec.attention.arithmetic import REALS, entries
-from attn_spec.attention.dropout import keep_factors
+from attn_spec.attention.dropout import weight_factors
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import parameters_of, score_of
 from attn_spec.attention.terms import ADDENDS, applied, divisor, known_to, numbers_in_head, numbers_of, scale_of
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
 
 #: Options that the formulas here evaluate, see ``problem.handled``.
-HANDLES = (*known_to(REALS), "dropout_keep", "dropout_p", "feature_epsilon", "sinks")
+HANDLES = (*known_to(REALS), "dropout_keep", "dropout_p", "feature_epsilon", "sinks", "v_descale")
 #: Arrays by batch entry and query head.
 PerHead = dict[tuple[int, ...], np.ndarray]
 
@@ -119,7 +119,7 @@ def joined(problem: Problem, o: np.ndarray) -> np.ndarray:
 
 def dropped(problem: Problem, x: np.ndarray) -> np.ndarray:
     """c_ij x_ij for numbers [B, Hq, Sq, Sk], at mpmath's present precision."""
-    c = keep_factors(problem, mp.one)
+    c = weight_factors(problem, mp.one)
     return x if c is None else c * x
 
 

@@ -18,7 +18,7 @@ from flint import arb, arb_mat, ctx
 
 from attn_spec.attention.arithmetic import BALLS, entries, matrix_of, table
 from attn_spec.attention.definition import working_precision
-from attn_spec.attention.dropout import keep_factors
+from attn_spec.attention.dropout import weight_factors
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import parameters_of, score_of
 from attn_spec.attention.terms import applied, known_to, numbers_in_head, scale_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
 
 #: Options that the formulas here evaluate, see ``problem.handled``.
-HANDLES = (*known_to(BALLS), "dropout_keep", "dropout_p", "feature_epsilon", "sinks")
+HANDLES = (*known_to(BALLS), "dropout_keep", "dropout_p", "feature_epsilon", "sinks", "v_descale")
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,7 @@ def weights(problem: Problem, s: dict[int, arb]) -> tuple[dict[int, arb], arb]:
 
 def dropped(problem: Problem, rows: list[dict[int, arb]], b: int, h: int) -> list[dict[int, arb]]:
     """Balls around c_ij x_ij for those around x_ij, of one head, by key; a sink, of key Sk, is left out."""
-    c, keys = keep_factors(problem, arb(1), b, h), problem.key_length
+    c, keys = weight_factors(problem, arb(1), b, h), problem.key_length
     of_keys = [{j: x for j, x in row.items() if j < keys} for row in rows]
     return of_keys if c is None else [{j: c[i, j] * x for j, x in row.items()} for i, row in enumerate(of_keys)]
 

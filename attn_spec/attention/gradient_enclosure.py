@@ -35,7 +35,7 @@ from attn_spec.problem.handled import check_handled
 from attn_spec.problem.problem import Problem
 
 #: Options whose gradients, or slopes, are evaluated here, see ``problem.handled``.
-HANDLES = (*known_to(BALLS, slopes=True), "dropout_keep", "dropout_p", "feature_epsilon", "sinks")
+HANDLES = (*known_to(BALLS, slopes=True), "dropout_keep", "dropout_p", "feature_epsilon", "sinks", "v_descale")
 
 
 def enclose_gradients(

@@ -44,7 +44,7 @@ from attn_spec.attention.definition import (
     with_sink,
     working_precision,
 )
-from attn_spec.attention.dropout import keep_factors
+from attn_spec.attention.dropout import weight_factors
 from attn_spec.attention.scores import score_of
 from attn_spec.attention.terms import BENDS, applied, known_to, numbers_in_head, slope_of_bends, used
 from attn_spec.attention.weightings import weighting_of
@@ -53,7 +53,7 @@ from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 
 #: Options whose gradients, or slopes, are evaluated here, see ``problem.handled``.
-HANDLES = (*known_to(REALS, slopes=True), "dropout_keep", "dropout_p", "feature_epsilon", "sinks")
+HANDLES = (*known_to(REALS, slopes=True), "dropout_keep", "dropout_p", "feature_epsilon", "sinks", "v_descale")
 #: Weights, output and slopes are found to this many more bits, for the handful of errors that meet in one dA.
 GUARD = 3
 
@@ -103,7 +103,7 @@ def _score_gradients(
     dL = exact(np.zeros(problem.score_shape[:3]) if lse_cotangent is None else lse_cotangent)
     dA = np.full((*problem.score_shape[:3], problem.key_length + 1), mp.zero, dtype=object)
     with mp.workprec(working_precision(problem, precision + GUARD)):
-        c, v, dO = keep_factors(problem, mp.one), values(problem), head_cotangents(problem, exact(cotangent))
+        c, v, dO = weight_factors(problem, mp.one), values(problem), head_cotangents(problem, exact(cotangent))
         for b, h, i in np.argwhere(~problem.empty_rows):
             seen: np.ndarray = problem.visible[b, h, i]
             dP = REALS.product(dO[b, h][i][None], v[b, h][seen].T)

@@ -56,6 +56,21 @@ TERMS: dict[str, Term] = {
         is_score=False,
         at_most=lambda h, p: abs(p["scale"]) * h,
     ),
+    # Real factors of q and of k, so that they multiply the product; each is above 0.
+    "q_descale": Term(
+        formula="d_q s",
+        value=lambda A, s, p: s * p["q_descale"],
+        slope=lambda A, s, y, p: p["q_descale"],
+        is_score=False,
+        at_most=lambda h, p: h * np.max(p["q_descale"], initial=0.0),
+    ),
+    "k_descale": Term(
+        formula="d_k s",
+        value=lambda A, s, p: s * p["k_descale"],
+        slope=lambda A, s, y, p: p["k_descale"],
+        is_score=False,
+        at_most=lambda h, p: h * np.max(p["k_descale"], initial=0.0),
+    ),
     "softcap": Term(
         formula="c tanh(s / c)",
         value=lambda A, s, p: p["softcap"] * A.tanh(s / p["softcap"]),
@@ -79,6 +94,8 @@ TERMS: dict[str, Term] = {
 }
 #: Names of terms that bend the score: all between the scale and the terms that are added.
 BENDS = tuple(name for name in TERMS if name != "scale" and OPTIONS[name].kind != ADDEND)
+#: Names of terms that are factors of the operands of a product.
+DESCALES = ("q_descale", "k_descale")
 #: Names of terms that are added.
 ADDENDS = tuple(name for name in TERMS if OPTIONS[name].kind == ADDEND)
 assert tuple(TERMS) == ("scale", *BENDS, *ADDENDS), "the scale comes first, and terms that are added come last"
@@ -97,8 +114,7 @@ def used(problem: Problem, names: tuple[str, ...] = tuple(TERMS)) -> dict[str, T
 
 def numbers_of(problem: Problem, names: tuple[str, ...] = (*BENDS, *ADDENDS)) -> dict[str, np.ndarray]:
     """Return the numbers of terms, floats but for distances, each of four axes that broadcast to [B, Hq, Sq, Sk]."""
-    given = {name: np.asarray(getattr(problem, name), dtype=np.float64) for name in used(problem, names)}
-    found: dict[str, np.ndarray] = {name: x if x.ndim else x.reshape(1, 1, 1, 1) for name, x in given.items()}
+    found = {name: problem.by_pair(name) for name in used(problem, names)}
     if any(OPTIONS[name].positional for name in found):
         found["distances"] = abs(problem.distances)
     return found

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from attn_spec.attention.arithmetic import FLOATS
-from attn_spec.attention.dropout import keep_factors
+from attn_spec.attention.dropout import weight_factors
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Score, parameters_of, score_of
 from attn_spec.attention.terms import BENDS, applied, known_to, numbers_of, slope_of_bends, used, with_scale
@@ -32,8 +32,15 @@ Result = TypeVar("Result")
 
 _FLOAT64 = FP64.at("float64")
 #: Options that the formulas of attention, and of its gradients, evaluate here, see ``problem.handled``.
-HANDLES = (*known_to(FLOATS), "dropout_keep", "dropout_p", "feature_epsilon", "sinks")
-GRADIENTS_HANDLE = (*known_to(FLOATS, slopes=True), "dropout_keep", "dropout_p", "feature_epsilon", "sinks")
+HANDLES = (*known_to(FLOATS), "dropout_keep", "dropout_p", "feature_epsilon", "sinks", "v_descale")
+GRADIENTS_HANDLE = (
+    *known_to(FLOATS, slopes=True),
+    "dropout_keep",
+    "dropout_p",
+    "feature_epsilon",
+    "sinks",
+    "v_descale",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +78,7 @@ class Intermediates:
     #: log P = s - L, -inf where hidden, and P, [.., Sq, Sk]
     log_P: np.ndarray
     P: np.ndarray
-    #: c_ij, what dropout multiplies weights by, [.., Sq, Sk]; None where it keeps all as they are.
+    #: c_ij, what dropout and descales of values multiply weights by, [.., Sq, Sk]; None where all are 1.
     c: np.ndarray | None
     #: O = (c P) v, [.., Sq, Dv]
     O: np.ndarray
@@ -84,6 +91,16 @@ class Intermediates:
     def of_keys(self) -> Intermediates:
         """Return the intermediates without the column of the sink; M, N, L and P are those beside it."""
         return self._of_keys if self.has_sink else self
+
+    def numbers_of_terms(self) -> dict[str, np.ndarray]:
+        """Return the numbers of terms, as many along the keys as there are columns; a sink, which has none, gets 1."""
+        found = numbers_of(self.problem)
+        if not self.has_sink:
+            return found
+        return {
+            n: x if x.shape[-1] == 1 else np.pad(x, [(0, 0)] * 3 + [(0, 1)], constant_values=1)
+            for n, x in found.items()
+        }
 
     def padded(self, of_keys: np.ndarray) -> np.ndarray:
         """Return numbers of keys [.., Sk, columns] with a row of zeros for the sink, if there is one."""
@@ -143,6 +160,15 @@ class Intermediates:
         """c_ij w_ij: weights, or their errors, as they meet values."""
         return weights if self.c is None else self.c * weights
 
+    def raised(self, of_keys: np.ndarray) -> np.ndarray:
+        """Return what may be multiplied by c_ij or not, where it is largest: times c_ij or 1, and 0 where c_ij is 0."""
+        return of_keys if self.c is None else self._c_or_one * of_keys
+
+    @cached_property
+    def _c_or_one(self) -> np.ndarray:
+        assert self.c is not None
+        return np.where(self.c == 0, 0.0, np.maximum(self.c, 1.0))
+
     @cached_property
     def largest_factor(self) -> float:
         """The largest c_ij, at least 1."""
@@ -187,7 +213,7 @@ def intermediates(problem: Problem, score: Score | None = None) -> Intermediates
     visible = problem.visible
     dot, magnitude = _of_pairs(problem, score, q, k, q_size, k_size)
     after = applied(FLOATS, problem, dot, with_scale(FLOATS, problem))
-    s, c = np.where(visible, list(after.values())[-1], 0.0), keep_factors(problem, 1.0)
+    s, c = np.where(visible, list(after.values())[-1], 0.0), weight_factors(problem, 1.0)
     if has_sink := problem.sinks is not None:
         k, k_size, v = (_with_row_of_zeros(x) for x in (k, k_size, v))
         sees = problem.sees_sink[..., None]
@@ -330,7 +356,7 @@ def gradient_intermediates(
     X = dP - D if lse_cotangent is None else dP - D + lse_cotangent[..., None]
     X = np.where(forward.visible, X, 0.0)
     dA = forward.P * X if problem.feature_map is None else X / forward.N
-    slope = slope_of_bends(FLOATS, problem, forward.after, numbers_of(problem, BENDS))
+    slope = slope_of_bends(FLOATS, problem, forward.after, forward.numbers_of_terms())
     dS = np.where(forward.visible, dA if slope is None else dA * slope, 0.0)
     score, p, scale = forward.score, parameters_of(problem) | rotations_of(problem), problem.scale_value
     of_p: dict[str, np.ndarray] = {}

@@ -14,6 +14,7 @@ import numpy as np
 
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Operand, parameters_of
+from attn_spec.attention.terms import DESCALES, used
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, memoized, repeated_keys
 from attn_spec.bounds.running_error import Approximation, RowErrors, RunningErrors, given, stored
 from attn_spec.contract.contract import ResolvedContract
@@ -66,7 +67,8 @@ class OperandError:
 
 def stored_format(forward: Intermediates, contract: ResolvedContract) -> Format:
     """Return the format of the operands, before a scale multiplies them; of q and k the one that includes both."""
-    changed = guard("the format of operands", not forward.score.plain, False)
+    descaled = contract.descale_on == "operands" and bool(used(forward.problem, DESCALES))
+    changed = guard("the format of operands", not forward.score.plain or descaled, False)
     return contract.stages.operands.format if changed else narrowest(*map(forward.problem.dtype_of, "qk"))
 
 
@@ -96,8 +98,9 @@ def _operands(forward: Intermediates, contract: ResolvedContract) -> tuple[Appro
 
 def value_format(forward: Intermediates, contract: ResolvedContract) -> Format:
     """Return the format of the values."""
-    projected = guard("the format of values", forward.problem.projects, False)
-    return contract.stages.operands.format if projected else FORMATS[forward.problem.dtype_of("v")]
+    stored_again = forward.problem.v_descale is not None and contract.value_descale_on == "operands"
+    changed = guard("the format of values", forward.problem.projects or stored_again, False)
+    return contract.stages.operands.format if changed else FORMATS[forward.problem.dtype_of("v")]
 
 
 @memoized

@@ -73,6 +73,13 @@ class Contract:
     #: "scores": the scale multiplies q.k. "operands": it may multiply q, or its root q and k, rounded to stored_scores
     #: before entry to the product; with exponent "base2" log2(e), and with a softcap its inverse, may be folded in.
     scale_on: str = "scores"
+    #: Tensor that ``q_descale`` and ``k_descale`` multiply: the "scores", and in the backward pass their gradient
+    #: before its cast; or the "operands" q and k, which are stored in the format of that stage.
+    descale_on: str = "scores"
+    #: Tensor that ``v_descale`` multiplies. "output": the finished output if one number serves all keys of a head,
+    #: else the probabilities. "probabilities": these before their cast. "operands": v, stored in the format of that
+    #: stage.
+    value_descale_on: str = "output"
     #: Format of s - max, of the exponentials, of the finished row sum, of the normalization and its reciprocal, and of
     #: what dropout multiplies by 1 / (1 - p), but for normalized probabilities.
     softmax: str = "work"
@@ -338,6 +345,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "matrix_rounding": ("toward_zero", None),
     "alibi": ("distance", "positions"),
     "scale_on": ("scores", "operands"),
+    "descale_on": ("scores", "operands"),
+    "value_descale_on": ("output", "probabilities", "operands"),
     "exponent": ("natural", "base2", "base2_fused"),
     "reference": ("maximum", "zero", "upper_bound"),
     "sink_reference": ("keys", "maximum"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from attn_spec.contract.contract import Contract
@@ -22,6 +22,17 @@ class Silence:
     unknown: Callable[[Contract], bool]
     #: Reason, as a clause.
     reason: str
+    #: Other options, one of which such a problem uses beside that option; none of them: with that option alone.
+    beside: tuple[str, ...] = ()
+
+    def concerns_options(self, names: Collection[str]) -> bool:
+        """Return whether problems with some of these options may be of the family."""
+        return self.option in names and (not self.beside or any(name in names for name in self.beside))
+
+    def concerns(self, problem: Problem) -> bool:
+        """Return whether a problem is one of the family."""
+        others = [name for name in self.beside if getattr(problem, name) is not None]
+        return OPTIONS[self.option].is_used(getattr(problem, self.option)) and (bool(others) or not self.beside)
 
     def words(self, contract: Contract) -> str:
         """Return a sentence with the field of a contract, the family of problems without a theorem, and the reason."""
@@ -58,6 +69,17 @@ SILENCES = (
         unknown=lambda contract: contract.reference == "upper_bound",
         reason="the lengths of q and k do not bound a sink",
     ),
+    *(
+        Silence(
+            option=option,
+            family="scores of other operands than q and k, beside their descales",
+            field="descale_on",
+            unknown=lambda contract: contract.descale_on == "operands",
+            reason="no theorem says whether a descale multiplies before or behind the formula of operands",
+            beside=("q_descale", "k_descale"),
+        )
+        for option in ("rotary", "score_weight", "score_gamma", "score_vector", "query_projection")
+    ),
 )
 
 
@@ -76,8 +98,7 @@ def silence_of(contract: Contract, problem: Problem) -> str:
 
 def _unknown(contract: Contract, problem: Problem) -> Iterator[Silence]:
     """Return the reasons for which a contract says nothing of a problem."""
-    used = (each for each in SILENCES if OPTIONS[each.option].is_used(getattr(problem, each.option)))
-    return (each for each in used if each.unknown(contract))
+    return (each for each in SILENCES if each.concerns(problem) and each.unknown(contract))
 
 
 def silences(contract: Contract) -> list[Silence]:

@@ -43,6 +43,8 @@ class Order:
     scaling: str = "roots"
     #: True if a scale of the scores and log2(e) are one constant inside the exponent, exp2(s c - m c).
     exponent_folded: bool = False
+    #: True if descales multiply the scale before that multiplies the scores.
+    descales_first: bool = False
     #: Operand that the matrix W of the bilinear score q^T W k multiplies first: the "keys" or the "queries".
     matrix_on: str = "keys"
     #: True if a bias is divided by the scale and added before the scale multiplies.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.attention.terms import BENDS, TERMS
+from attn_spec.attention.terms import BENDS, DESCALES, TERMS
 from attn_spec.contract.contract import ResolvedContract
 
 from .arithmetic import Order
@@ -140,6 +140,10 @@ class TiledGradients(TiledAttention):
         self.slopes_of_terms[name] = slope(Execution(self), before, after, self.given_numbers()).values
         return y
 
+    def apply_factors(self, s: Any) -> Any:
+        self.slopes_of_terms |= {name: x.values for name, x in self.given_numbers().items() if name in DESCALES}
+        return super().apply_factors(s)
+
     def apply_softcap(self, s: Any) -> Any:
         capped = super().apply_softcap(s)
         self.slope = 1.0 if self.softcap is None else self.softcap_slope(s, capped)
@@ -157,7 +161,7 @@ class TiledGradients(TiledAttention):
 
     def weight_gradient(self) -> Any:
         """Return dP = dO v^T of the tile, 0 where masked, even if the masked values are NaN."""
-        dO, v = self.cotangent(), self.enter(self.raised(self.load_v(), "values"))
+        dO, v = self.cotangent(), self.enter_values(self.load_v())
         dP = self.add_products(lambda c: (dO[..., c, None], v[..., None, :, c]), self.Dv, "gradient_accumulation")
         dP = self.convert(dP, "weight_gradients", "gradient_accumulation")
         return self.xp.where(self.tile.visible, self.drop_gradient(dP), 0.0)
@@ -321,7 +325,8 @@ class DifferentiatedProduct(StoredWeights):
         """Return rowsum(dO * O) of the output before its cast."""
         for self.tile in self.tiles():  # noqa: B020 - the only tile, if there is any
             w, nothing = self.cast(self.drop(self.recompute_weights())), self.array(np.zeros(tuple(self.O.shape)))
-            self.O = self.raised(self.divide(self.accumulate_output(nothing, w, self.load_v()), self.l), "output")
+            o = self.divide(self.accumulate_output(nothing, w, self.load_v()), self.l)
+            self.O = self.descaled_output(self.raised(o, "output"))
         return super().delta_of_output()
 
     def recompute_weights(self) -> Any:

@@ -71,11 +71,17 @@ class Dropout(Scores):
 
     def drop(self, p: Any) -> Any:
         """Return the weights of a tile as they multiply values, before their cast."""
+        p = self.descaled_weights(p)
         if self.keep is None:
             return p
         if self.multiplied == "probabilities":
             p = self.raised(self.convert(p, "probabilities", "softmax"), "probabilities", "probabilities")
         return self.xp.where(self.keeps(), self.raised(p, "weights"), 0.0)
+
+    @property
+    def changes_weights(self) -> bool:
+        """True if weights are not what the row sum adds when they multiply values."""
+        return self.keep is not None or self.value_descale_on == "probabilities"
 
     def raises(self, *what: str) -> bool:
         """Return whether 1 / (1 - p) multiplies one of these tensors, see ``Order.dropout_on``."""
@@ -88,6 +94,7 @@ class Dropout(Scores):
 
     def drop_gradient(self, dP: Any) -> Any:
         """Return the gradient of a tile's weights before dropout, from the gradient of the dropped weights."""
+        dP = self.descaled_weight_gradient(dP)
         if self.keep is None:
             return dP
         if not self.raises("values", "gradients"):
@@ -107,4 +114,5 @@ class Dropout(Scores):
     def finish_dv(self, dv: Any) -> Any:
         """Return dV from the sums over queries, times 1 / (1 - p) unless it multiplied the weights in these sums."""
         multiplied = self.raises("values", "output", "gradients")
-        return self.times(dv, self.keep_factor(), "softmax") if multiplied else dv
+        dv = self.times(dv, self.keep_factor(), "softmax") if multiplied else dv
+        return self.descaled_value_gradient(dv)

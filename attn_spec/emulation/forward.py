@@ -161,7 +161,7 @@ class TiledAttention(Dropout):
         """Return the weights as they enter the product, divided by l first if the contract normalizes before it."""
         if self.c.normalize == "before_product":
             return self.cast(self.drop(self.normalized_weights(p, l)))
-        return self.cast_once(p) if self.keep is None else self.cast(self.drop(p))
+        return self.cast(self.drop(p)) if self.changes_weights else self.cast_once(p)
 
     def cast_once(self, p: Any) -> Any:
         """Return the cast of p, computed once for the row sum and for the product."""
@@ -179,7 +179,11 @@ class TiledAttention(Dropout):
 
     def accumulate_output(self, acc: Any, w: Any, v: Any) -> Any:
         """Return acc + w v over the keys of non-zero weight: 0 times a masked NaN would be NaN."""
-        return self.weighted_sum(w, self.enter(self.raised(v, "values")), "output_accumulation", acc)
+        return self.weighted_sum(w, self.enter_values(v), "output_accumulation", acc)
+
+    def enter_values(self, v: Any) -> Any:
+        """Return the values of a tile as their product reads them."""
+        return self.enter(*self.descaled_values(self.raised(v, "values")))
 
     def weighted_sum(self, w: Any, x: Any, stage: str, start: Any) -> Any:
         """Return start + sum_j w_j x_j, [.., tile] and [B, Hq, tile, ..]; x_j is replaced by 0 where w_j is 0."""
@@ -198,9 +202,9 @@ class TiledAttention(Dropout):
     def finish(self, acc: Any, l: Any) -> Any:
         """Return acc / l, or acc if the weights were normalized already."""
         if self.c.normalize != "after_product":
-            return self.convert(self.raised(acc, "output"), "output", "output_accumulation")
+            return self.convert(self.descaled_output(self.raised(acc, "output")), "output", "output_accumulation")
         acc = self.divide(self.convert(acc, "softmax", "output_accumulation"), self.nonzero(l))
-        return self.convert(self.raised(acc, "output"), "output", "softmax")
+        return self.convert(self.descaled_output(self.raised(acc, "output")), "output", "softmax")
 
     def log_sum_exp(self, m: Any, l: Any) -> Any:
         """Return the log-sum-exp as it is handed over."""

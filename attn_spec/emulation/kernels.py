@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attn_spec.attention.terms import BENDS
+from attn_spec.attention.terms import BENDS, DESCALES
 from attn_spec.contract.contract import Contract, ResolvedContract
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.frameworks.framework import of
@@ -30,7 +30,8 @@ from .scores import ADDED
 
 #: Options and abilities that an emulated kernel declares by default. Random kernels are drawn in this order.
 SUPPORTS = (
-    *("scale", "causal", "causal_alignment", "window", "mask", *ADDED, *BENDS),
+    *("scale", "causal", "causal_alignment", "window", "mask", *ADDED),
+    *(name for name in BENDS if name not in DESCALES),
     *("gqa", "dv", "cross", "empty", "lse", "mask_of_two_axes"),
 )
 #: Options for long contexts that an emulated kernel declares if it is told to, beside ``SUPPORTS``.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.attention.terms import ADDENDS, BENDS, TERMS
+from attn_spec.attention.terms import ADDENDS, BENDS, DESCALES, TERMS
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.roundoff import is_power_of
 from attn_spec.contract.stages import contains
@@ -24,7 +24,7 @@ from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import TIE
 
 from .arithmetic import Order
-from .matrix_products import MatrixProducts
+from .descales import Descales
 from .operands import Execution, Number
 from .sequences import LENGTHS, Sequences, sequences_of
 
@@ -37,7 +37,7 @@ TIES = tuple(name for name, row in OPTIONS.items() if row.kind == TIE)
 #: Options that the steps here and in ``dropout`` evaluate, and the scores of pairs that ``operands`` makes of others.
 HANDLES = (
     *("causal", "causal_alignment", "window", "window_sinks", "attention_chunk", "mask", *EXECUTED, "pair_scores"),
-    *("dropout_keep", "dropout_p", "dropout_seed", "sinks"),
+    *("dropout_keep", "dropout_p", "dropout_seed", "sinks", "v_descale"),
     *TIES,
     *LENGTHS,
 )
@@ -55,14 +55,11 @@ class Tile:
     is_last: bool
 
 
-class Scores(MatrixProducts):
+class Scores(Descales):
     """The scores of one call. Arrays are [B, Hq, Sq, ..]; scores of a tile are [B, Hq, Sq, tile]."""
 
-    #: The current tile.
-    tile: Tile
-
     def __init__(self, contract: ResolvedContract, order: Order, q: Any, k: Any, v: Any, **options: Any) -> None:
-        super().__init__(contract, order)
+        super().__init__(contract, order, **{name: options.get(name) for name in (*DESCALES, "v_descale")})
         refuse([name for name, x in options.items() if name not in HANDLES and x is not None], type(self).__name__)
         self.q, self.k, self.v = (self.read(tensor) for tensor in (q, k, v))
         self.Sq, self.D = self.q.shape[2:]
@@ -75,10 +72,11 @@ class Scores(MatrixProducts):
         self.chunk: Any = options.get("attention_chunk")
         self.softcap: Any = options.get("softcap")
         #: Names of the terms that bend the score, and the numbers of all terms but the scale.
-        self.bends = tuple(name for name in BENDS if options.get(name) is not None)
+        of_operands = DESCALES if self.c.descale_on == "operands" else ()
+        self.bends = tuple(n for n in BENDS if options.get(n) is not None and n not in of_operands)
         self.numbers = {
             name: np.asarray(values_of(options[name]) if OPTIONS[name].tensor else options[name], dtype=np.float64)
-            for name in (*self.bends, *ADDENDS)
+            for name in (*BENDS, *ADDENDS)
             if options.get(name) is not None
         }
         #: Scores before the scale [B, Hq, Sq, Sk] of which q and k are not the factors, or None.
@@ -173,7 +171,7 @@ class Scores(MatrixProducts):
         s = self.score(self.q, self.load_k())
         if self.puts_bias_first:
             return self.change_base(self.apply_scale(self.apply_bias_first(s)))
-        s = self.bend(self.apply_scale(s))
+        s = self.bend(self.apply_factors(s) if self.multiplies_factors else self.apply_scale(s))
         return self.apply_alibi(self.apply_bias(s if self.folds_base or self.folds_exponent else self.change_base(s)))
 
     def default_scale(self) -> float:
@@ -236,14 +234,16 @@ class Scores(MatrixProducts):
 
     def enter_scores(self, q: Any, k: Any) -> tuple[Any, Any]:
         """Return q and k as their product reads them."""
+        q, k = self.descaled_operands(q, k)
         if not self.scales_operands:
-            return self.enter(q), self.enter(k)
+            return self.enter(q, self.operand_source), self.enter(k, self.operand_source)
         if self.order.scaling == "roots":
             root, sign = self.root(), self.xp.sign(self.factor())
             q, k = (self.times(x, r, "stored_scores") for x, r in ((q, sign * root), (k, root)))
             source = self.source_of_scaled()
             return self.enter(q, source), self.enter(k, source)
-        return self.enter(self.times(q, self.query_factor(), "stored_scores"), "stored_scores"), self.enter(k)
+        q = self.enter(self.times(q, self.query_factor(), "stored_scores"), "stored_scores")
+        return q, self.enter(k, self.operand_source)
 
     def source_of_scaled(self) -> str:
         """Return the stage that last rounded an operand, q or k, after a root of the scale has multiplied it.
@@ -251,7 +251,7 @@ class Scores(MatrixProducts):
         An exact root changes no significant bit: then the stage is that of the operand itself.
         """
         wide = contains(self.c.format("stored_scores"), self.c.format("score_accumulation"))
-        return "input" if self.has_exact_root and wide else "stored_scores"
+        return self.operand_source if self.has_exact_root and wide else "stored_scores"
 
     @property
     def has_exact_root(self) -> bool:
@@ -273,17 +273,34 @@ class Scores(MatrixProducts):
         for name in BENDS:
             if name == "softcap":
                 s = self.apply_softcap(s)
-            elif name in self.bends:
+            elif name in self.bends and not (self.multiplies_factors and name in DESCALES):
                 s = self.apply_term(name, s)
         return s
+
+    @property
+    def multiplies_factors(self) -> bool:
+        """True if the scale and the descales are one factor, which multiplies the score."""
+        return self.order.descales_first and not self.scales_operands and any(name in DESCALES for name in self.bends)
+
+    def apply_factors(self, s: Any) -> Any:
+        """Return the score times the product of the scale and the descales."""
+        factor, given = self.factor(), self.given_numbers()
+        for name in DESCALES:
+            if name in given:
+                factor = self.round(factor * given[name].values, "score_accumulation")
+        return self.times(s, factor, "stored_scores")
 
     def apply_term(self, name: str, s: Any) -> Any:
         """Return a term, whose formula is evaluated operation by operation."""
         return TERMS[name].value(Execution(self), Number(s, "stored_scores", self), self.given_numbers()).values
 
     def given_numbers(self) -> dict[str, Number]:
-        """Return the numbers of bends as formulas take them."""
-        return {name: Execution(self).given(self.numbers[name].reshape(1, 1, 1, 1)) for name in self.bends}
+        """Return the numbers of bends as formulas take them, those of descales at the keys of the tile."""
+        descales = {
+            name: Number(self.descales(name), "score_accumulation", self) for name in DESCALES if name in self.bends
+        }
+        others = {name: self.numbers[name].reshape(1, 1, 1, 1) for name in self.bends if name not in DESCALES}
+        return descales | {name: Execution(self).given(x) for name, x in others.items()}
 
     def apply_softcap(self, s: Any) -> Any:
         if self.softcap is None:

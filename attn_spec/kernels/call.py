@@ -150,14 +150,14 @@ class Call:
         own = {"q": heads, "k": kv, "v": kv}
         q, k, v = (self.numbers(name, getattr(self, name), b, at) for name, at in own.items())
         entry = slice(b, b + 1)
-        return self._problem(q, k, v, {"B": entry} if self.layer else {"B": entry, "H": heads})
+        return self._problem(q, k, v, {"B": entry} if self.layer else {"B": entry, "H": heads, "G": kv})
 
     def corner(self, count: int) -> Problem:
         """Return the problem of at most ``count`` batch entries and ``count`` kv heads; a layer keeps all heads."""
         entry, kv = slice(0, count), slice(0, count)
         heads = kv if self.layer else slice(0, count * self.group_size)
         q, k, v = (values_of(x[entry, at]) for x, at in ((self.q, heads), (self.k, kv), (self.v, kv)))
-        return self._problem(q, k, v, {"B": entry} if self.layer else {"B": entry, "H": heads})
+        return self._problem(q, k, v, {"B": entry} if self.layer else {"B": entry, "H": heads, "G": kv})
 
     def whole(self) -> Problem:
         """Return the problem of all batch entries and heads."""
@@ -205,8 +205,8 @@ def call(q: Any, k: Any, v: Any, *, presentation: str = "BHSD", **words: Any) ->
     order = _presentation(presentation, {"q": q, "k": k, "v": v})
     q, k, v = (order.read(name, tensor_of(name, x)) for name, x in (("q", q), ("k", k), ("v", v)))
     _check_shapes(q.shape, k.shape, v.shape)
-    dtype = spelled_dtype(q=q, k=k, v=v)
-    options = options_of(words, {"B": q.shape[0], "H": q.shape[1], "Q": q.shape[2], "K": k.shape[2]})
+    dtype, heads = spelled_dtype(q=q, k=k, v=v), {"H": q.shape[1], "G": k.shape[1]}
+    options = options_of(words, {"B": q.shape[0], **heads, "Q": q.shape[2], "K": k.shape[2]})
     check_corners(options, words, q.shape[2], k.shape[2])
     return Call(q=q, k=k, v=v, dtype=dtype, presentation=order, options=options)
 

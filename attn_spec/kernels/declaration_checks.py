@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from attn_spec.attention.terms import DESCALES
 from attn_spec.contract.contract import ContractError
 from attn_spec.contract.coverage import silences
 from attn_spec.contract.presets import check_said
@@ -139,7 +140,7 @@ def _check_base(declared: Kernel) -> None:
 
 
 def _check_contracts(declared: Kernel) -> None:
-    """Raise :class:`KernelError` if a contract has no theorem for an option that the kernel declares."""
+    """Raise :class:`KernelError` if a contract has no theorem for what the kernel declares."""
     for dtype in declared.dtypes:
         contract = declared.contract_declared(dtype)
         try:
@@ -148,11 +149,17 @@ def _check_contracts(declared: Kernel) -> None:
         except ContractError as error:
             raise KernelError(f"{declared.name}: {error}") from error
         for silence in silences(contract):
-            if silence.option in declared.supports:
+            if silence.concerns_options(declared.supports):
                 raise KernelError(
                     f"{declared.name}: {silence.words(contract)}; declare another contract, or leave "
                     f"{silence.option} out of supports"
                 )
+        descales = [name for name in DESCALES if name in declared.supports]
+        if descales and "backward" in declared.supports and contract.descale_on == "operands":
+            raise KernelError(
+                f"{declared.name}: a contract with descale_on='operands' says nothing of gradients beside "
+                f"{' and '.join(descales)}; declare descale_on='scores', or leave backward out of supports"
+            )
 
 
 def _check_options(declared: Kernel) -> None:

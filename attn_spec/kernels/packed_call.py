@@ -230,7 +230,8 @@ def packed_call(q: Any, k: Any, v: Any, *, presentation: str, **words: Any) -> P
     made = PackedCall(**tensors, dtype=spelled_dtype(**tensors), presentation=row, where=where)
     made.check_places()
     most = {side: int(x.max(initial=0)) for side, x in made.lengths.items()}
-    options = options_of(others, {"B": made.batch, "H": made.query_heads, "Q": most["q"], "K": most["k"]})
+    heads = {"H": made.query_heads, "G": made.kv_heads}
+    options = options_of(others, {"B": made.batch, **heads, "Q": most["q"], "K": most["k"]})
     if unsaid := sorted(name for name in options if not row.can_say(name)):
         raise CallError(
             f"a call in the presentation {presentation} cannot pass {unsaid[0]}, {row.refusal(unsaid[0])}; judge each "

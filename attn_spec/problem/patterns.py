@@ -26,6 +26,8 @@ BROADCASTS = {
     "BHQK": ("11QK", "BHQK", "B11K", "B1QK", "1HQK", "111K", "1HQ1", "1H1K", "BH1K", "BHQ1"),
     "BHDD": ("11DD", "1HDD", "BHDD"),
     "BH11": ("1111", "1H11", "BH11"),
+    "BG11": ("1111", "1G11", "BG11"),
+    "BGK1": ("1111", "1G11", "BGK1", "1GK1", "BG11", "11K1"),
     "1H11": ("1H11", "1111"),
     "BHAD": ("11AD", "1HAD", "BHAD"),
     "BH1A": ("111A", "1H1A", "BH1A"),
@@ -257,6 +259,40 @@ SINKS: dict[str, Pattern] = {
     "some_absent": _some_absent,
     "absent": lambda rng, shape: np.full(shape, -np.inf),
     "beyond": lambda rng, shape: np.full(shape, 100.0),
+}
+
+
+def _ordinary(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Return a largest number over 448, the largest of float8_e4m3fn, as quantizers of tensors make descales."""
+    return (1 + 4 * rng.random(shape)) / 448
+
+
+def _of_blocks(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Return descales of blocks of keys, each repeated for the keys of its block; blocks are truncated at the end."""
+    size = int(rng.choice(_BLOCKS))
+    of_blocks = (1 + rng.random((*shape[:2], -(-shape[2] // size), shape[3]))) / 4
+    return of_blocks.repeat(size, axis=2)[:, :, : shape[2]]
+
+
+def _one_huge(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Return descales of 1/2 up to 1, but 64 for one kv head or key, and 1/64 for another."""
+    found = (0.5 + 0.5 * rng.random(shape)).reshape(-1)
+    for factor, at in zip((64.0, 2.0**-6), rng.permutation(found.size)[:2], strict=False):
+        found[at] = factor * found[at]
+    return found.reshape(shape)
+
+
+#: Patterns of descales, from plain to wild.
+DESCALES: dict[str, Pattern] = {
+    "one": lambda rng, shape: np.ones(shape),
+    "half": lambda rng, shape: np.full(shape, 0.5),
+    "power_of_two": lambda rng, shape: np.exp2(rng.integers(-6, 3, size=shape)),
+    "near_one": lambda rng, shape: 0.5 + rng.random(shape),
+    "ordinary": _ordinary,
+    "blocks": _of_blocks,
+    "spread": lambda rng, shape: np.exp2(12 * rng.random(shape) - 6),
+    "one_huge": _one_huge,
+    "tiny": lambda rng, shape: 2.0**-20 * (1 + rng.random(shape)),
 }
 
 

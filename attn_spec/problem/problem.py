@@ -86,6 +86,17 @@ class Problem(Sequences):
         """
         return of_kv_heads if self.group == 1 else np.repeat(of_kv_heads, self.group, axis=1)
 
+    def by_pair(self, name: str) -> np.ndarray:
+        """Return the numbers of an option as four axes that broadcast to those of scores, [B, Hq, Sq, Sk].
+
+        A tensor of kv heads is repeated for the query heads of each, and the keys of its third axis go to the last.
+        """
+        x, axes = np.asarray(getattr(self, name), dtype=np.float64), OPTIONS[name].axes
+        if x.ndim == 0:
+            return x.reshape(1, 1, 1, 1)
+        x = self.per_query_head(x) if axes[1] == "G" and x.shape[1] != 1 else x
+        return x.swapaxes(2, 3) if axes[2] == "K" else x
+
     @property
     def empty_rows(self) -> np.ndarray:
         """Queries, there or not, whose row sum has no term, neither of a key nor of a sink: bool [B, Hq, Sq]."""
@@ -166,10 +177,13 @@ class Problem(Sequences):
         changes |= {name: np.take(getattr(self, name), index, "BHK".index(axis)) for name in kv}
         if axis in "BHQ" and not shared:
             changes["q"] = np.take(self.q, places, at)
+        own = {axis: places, "G": np.array([0]) if shared else index} if axis == "H" else {axis: places}
         for name, row in OPTIONS.items():
             tensor = getattr(self, name) if row.tensor else None
-            if tensor is not None and row.axes[at] == axis and tensor.shape[at] != 1:
-                changes[name] = np.take(tensor, places, at)
+            along = next((letter for letter in own if letter in row.axes), "")
+            place = row.axes.find(along) if along else 0
+            if tensor is not None and along and tensor.shape[place] != 1:
+                changes[name] = np.take(tensor, own[along], place)
             elif tensor is not None and row.up_to == axis:
                 changes[name] = (index < tensor).sum(axis=-1, keepdims=True)
         return self._of_parts(changes)

@@ -95,7 +95,7 @@ class Shapes(Options):
     def lengths(self) -> dict[str, int]:
         """Lengths of the axes by letter, see :attr:`Option.axes`."""
         widths = (self.head_dim, self.score_width, self.value_dim, self.head_value_dim, self.output_width)
-        return dict(zip("BHQKDAVUO", (*self.score_shape, *widths), strict=True))
+        return dict(zip("BHQKDAVUOG", (*self.score_shape, *widths, self.kv_heads), strict=True))
 
     @property
     def output_width(self) -> int:

@@ -136,7 +136,7 @@ def _value_sums(errors: ScoreGradientError, keys: Keys) -> ValueSums:
     size, given = cotangent_entering(errors.near, errors.grad, contract)
     P1A, weight_eta = (
         term("sums of weights that are raised", dropped(weights.most), weights.most),
-        dropped((weights.eta + factor_eta) * errors.forward.visible),
+        errors.forward.raised((weights.eta + factor_eta) * errors.forward.visible),
     )
     own = _of_keys(term("weights of dV that are raised", dropped(weights.change), weights.change), keys) @ size
     if given is not None:

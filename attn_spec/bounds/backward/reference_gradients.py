@@ -66,6 +66,8 @@ class _Row:
     #: sum_c |dO_c|, sum_c |dO_c v_c|, which dropout has changed, and the last roundings of o in sum_c dO_c o_c.
     dO: np.ndarray
     of_v: np.ndarray
+    #: Sum of |dO_c v_c|, times the factor of a weight where that is above 1.
+    raised_v: np.ndarray
     last: np.ndarray
     #: Growth of a weight in the numerator beside its cast, and in the row sum.
     moved: np.ndarray
@@ -154,6 +156,7 @@ def left_of_references(
         + term("dL in what is left of a reference", dL),
         dO=dO.sum(-1, keepdims=True),
         of_v=forward.dropped(dO @ value_sizes(forward, contract).swapaxes(-1, -2)),
+        raised_v=forward.raised(dO @ value_sizes(forward, contract).swapaxes(-1, -2)),
         last=(
             dO
             * (
@@ -299,7 +302,7 @@ def _underflow_in_run(row: _Row) -> np.ndarray:
             term("weights that underflow in the softmax's format", steps * softmax)
             + term("underflow of factors of dropout beside that of weights", row.lost)
         )
-        * row.of_v,
+        * row.raised_v,
     )
     small = (
         term(

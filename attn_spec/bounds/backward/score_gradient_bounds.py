@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.attention.arithmetic import FLOATS
-from attn_spec.attention.terms import BENDS, TERMS, divisor, numbers_of, slope_of_bends, used
+from attn_spec.attention.terms import BENDS, DESCALES, TERMS, divisor, slope_of_bends, used
 from attn_spec.bounds.backward.backward_weights import BackwardWeights, backward_weights, is_stored
 from attn_spec.bounds.backward.delta_bounds import Setting, delta_error
 from attn_spec.bounds.backward.gradient_domain import score_gradients_fit
@@ -42,10 +42,10 @@ from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.products import rounding_on_entry
 from attn_spec.contract.roundoff import gamma
 from attn_spec.contract.terms import count, guard, stands, term, times
-from attn_spec.problem.handled import check_handled
+from attn_spec.problem.handled import check_handled, refuse
 
 #: Options whose roundings are in the theorems of softmax gradients, see ``problem.handled``.
-HANDLES = (*BOUNDED, "dropout_keep", "dropout_p", "sinks")
+HANDLES = (*BOUNDED, "dropout_keep", "dropout_p", "sinks", "v_descale")
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,8 @@ def score_gradient_error(
     The whole is never more than what |dA_hat| and |dA| are together, which says more where A is large.
     """
     check_handled(forward.problem, HANDLES, "the bound of gradients")
+    if contract.descale_on == "operands":
+        refuse(used(forward.problem, DESCALES), "the bound of gradients of operands that descales multiply")
     near, casts = without_far_keys(forward, contract), contract.score_gradients_of == "cast"
     forward_weights = weight_error(near, contract)
     scored = backward_weights(
@@ -130,7 +132,7 @@ def score_gradient_error(
             near, grad, contract, forward_weights, row.of_output, most=scored.most, E_dP=E_dP, E_D=E_D
         )
     E_dA, most = (error + term("what is left of references", left) for error in _weighted_error(row, E_X))
-    slope = slope_of_bends(FLOATS, forward.problem, forward.after, numbers_of(forward.problem, BENDS))
+    slope = slope_of_bends(FLOATS, forward.problem, forward.after, forward.numbers_of_terms())
     P_slope = np.where(forward.visible, forward.P * np.maximum(1.0 if slope is None else slope, 0.0), 0.0)
     full = _narrowed(forward, grad, contract, _before_bends(forward, grad, contract, E_dA))
     E_dA = np.minimum(E_dA, most * (1.0 if stands("the most of dA is below its error") else 0.5))
@@ -247,7 +249,7 @@ def _before_bends(
     of_term = grad.dA
     for name, row in reversed(used(forward.problem, BENDS).items()):
         assert row.slope is not None
-        slope = row.slope(FLOATS, forward.before(name), forward.after[name], numbers_of(forward.problem, BENDS))
+        slope = row.slope(FLOATS, forward.before(name), forward.after[name], forward.numbers_of_terms())
         before = of_term * slope
         if name == "softcap":
             E = _through_softcap(forward, contract, of_term, before, E)
@@ -268,7 +270,7 @@ def _through_slope(
     assert row.slope is not None
     s = approximate_score(contract, forward.before(name), error_before(forward, contract, name))
     y = approximate_score(contract, forward.after[name], errors_after(forward, contract)[name])
-    p = {option: A.given(x) for option, x in numbers_of(forward.problem).items()}
+    p = {option: A.given(x) for option, x in forward.numbers_of_terms().items()}
     return (approximate_score(contract, dA / raised, E_dA / raised) * row.slope(A, s, y, p)).error * raised
 
 

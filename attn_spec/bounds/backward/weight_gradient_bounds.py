@@ -197,10 +197,8 @@ def weight_gradient_error(
     underflow = underflow + term("both factors of dP underflow", Dv * of_g.eta * off_v)
     given = product_of_operands_error(forward, grad, contract, given_g)
     E_dP = forward.dropped(
-        term("errors of the factors of dP", given)
-        + relative * (size_g @ size_v.swapaxes(-1, -2))
-        + times("roundings make dP's underflow grow", 1 + relative) * underflow
-    )
+        term("errors of the factors of dP", given) + relative * (size_g @ size_v.swapaxes(-1, -2))
+    ) + forward.raised(times("roundings make dP's underflow grow", 1 + relative) * underflow)
     lost = term(
         "underflow of storing dP, raised",
         times("underflow of dP that is multiplied by l, raised", forward.largest_factor)

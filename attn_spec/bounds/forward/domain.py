@@ -7,11 +7,19 @@ import math
 import numpy as np
 
 from attn_spec.attention.arithmetic import FLOATS
-from attn_spec.attention.terms import ADDENDS, at_most, divisor, used, with_scale
+from attn_spec.attention.terms import ADDENDS, DESCALES, at_most, divisor, used, with_scale
 from attn_spec.bounds.forward.dropout_bounds import factor_fits
-from attn_spec.bounds.forward.product_bounds import dot_product_error, product_sizes
+from attn_spec.bounds.forward.product_bounds import descales_operands, dot_product_error, product_sizes
 from attn_spec.bounds.forward.row_sum_bounds import WeightError, weight_error
-from attn_spec.bounds.forward.score_bounds import farthest_key, may_add_bias_first, row_shift, scaled_error, score_error
+from attn_spec.bounds.forward.score_bounds import (
+    errors_after,
+    farthest_key,
+    may_add_bias_first,
+    raised_by_factors,
+    row_shift,
+    scaled_error,
+    score_error,
+)
 from attn_spec.bounds.forward.sink_bounds import above_maximum, below_maximum
 from attn_spec.bounds.forward.weight_bounds import reference_rounding
 from attn_spec.bounds.intermediates import Intermediates, finite, memoized
@@ -102,7 +110,19 @@ def constants_fit(forward: Intermediates, contract: ResolvedContract) -> bool:
         constants.append(1 / sigma)  # bias and ALiBi may be divided by the scale
     if cap is not None:
         constants += [cap, 1 / cap] + ([sigma / cap] if sigma else [])  # a kernel may multiply by the quotient
+    constants += _products_of_factors(forward, sigma or 1.0)
     return all(2 * form.smallest_normal <= constant < form.largest / 2 for constant in constants)
+
+
+def _products_of_factors(forward: Intermediates, sigma: float) -> list[float]:
+    """Return the ends of all products of descales, the scale and log2(e), which a kernel may form; none without one."""
+    least, most = min(sigma, 1.0), max(sigma, 1.0) * math.log2(math.e)
+    if not (names := used(forward.problem, DESCALES)):
+        return []
+    for name in names:
+        d = forward.problem.by_pair(name)
+        least, most = least * d.min(initial=1.0), most * d.max(initial=1.0)
+    return [least, most]
 
 
 @np.errstate(all="ignore")
@@ -129,6 +149,10 @@ def scores_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarray
         np.inf,
     )
     scaled = np.abs(forward.scaled) + finite(scaled_error(forward, contract))
+    # Descales and the scale may multiply in any order, so that a product has those factors that are above 1.
+    for name in used(forward.problem, DESCALES):
+        descaled = np.abs(forward.after[name]) + finite(errors_after(forward, contract)[name])
+        scaled = np.maximum.reduce([scaled, descaled, products * raised_by_factors(forward)])
     inside &= most_of_row(scaled * (1.0 if cap is None else max(1.0, 1 / cap))) <= term(
         "scaled scores before a softcap", largest, np.inf
     )
@@ -158,10 +182,22 @@ def scores_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarray
         ahead = np.where(forward.visible, np.abs(forward.s - forward.scaled), 0.0) + shift
         ahead = products + ahead / sigma * (1 + gamma((work, 7)))
         inside &= most_of_row(ahead) <= largest
+    if descales_operands(forward, contract):
+        inside &= guard("operands that descales multiply", _descaled_operands_fit(forward, contract), True)
     if guard("operands that are scaled before their products", contract.scale_on == "operands", False):
         entries = forward.q_size.max(axis=-1, initial=0.0), forward.k_size.max(axis=(-1, -2), initial=0.0)[..., None]
         inside &= np.maximum(*entries) * in_products <= contract.largest("stored_scores", "multiplicands")
     return inside
+
+
+def _descaled_operands_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
+    """Rows [.., Sq] whose query and keys, hidden ones too, fit the formats that hold them with their descales."""
+    largest = contract.largest("score_accumulation", "operands", "multiplicands", "stored_scores") / 2
+    q, k = (finite(x).max(axis=-1, initial=0.0) for x in (forward.q_size, forward.k_size))
+    for name in used(forward.problem, DESCALES):
+        d = forward.problem.by_pair(name)[..., 0, :]
+        q, k = (q * d, k) if name == "q_descale" else (q, k * d)
+    return (q <= largest) & (k <= largest).all(axis=-1, keepdims=True)
 
 
 def _sinks_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
@@ -235,7 +271,7 @@ def weights_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
     )
     in_sums = grown * (1 + gamma(*output_sums(contract, forward.keys[..., 0], forward.problem.key_length)))
     sums = (
-        top * most_of_row(forward.dropped(forward.seen) @ sizes)
+        top * most_of_row(forward.raised(forward.seen) @ sizes)
         if weighs_one
         else _largest_mean(forward, weights, sizes)
     ) * in_sums
@@ -296,7 +332,7 @@ def _largest_seen(forward: Intermediates, sizes: np.ndarray) -> np.ndarray:
 
 def _largest_mean(forward: Intermediates, weights: WeightError, sizes: np.ndarray) -> np.ndarray:
     """Return the largest sum of normalized weights and sizes of values, [.., Sq]."""
-    return np.fmin(most_of_row(forward.dropped(weights.P1A) @ sizes), _largest_seen(forward, sizes))
+    return np.fmin(most_of_row(forward.raised(weights.P1A) @ sizes), _largest_seen(forward, sizes))
 
 
 def _numerator(forward: Intermediates, contract: ResolvedContract, weights: WeightError, off: np.ndarray) -> np.ndarray:
@@ -311,7 +347,7 @@ def _numerator(forward: Intermediates, contract: ResolvedContract, weights: Weig
         "zero": (forward.M + row_shift(forward, contract))[..., 0],
     }[contract.reference]
     row_sum = np.exp(over + off + below_maximum(forward, contract)[..., 0] + (forward.L - forward.M)[..., 0])
-    return row_sum * most_of_row(forward.dropped(weights.P1A) @ value_sizes(forward, contract))
+    return row_sum * most_of_row(forward.raised(weights.P1A) @ value_sizes(forward, contract))
 
 
 def reference_fits(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:

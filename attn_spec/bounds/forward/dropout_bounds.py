@@ -1,4 +1,4 @@
-"""Roundings of kept weights times 1 / (1 - p) under dropout, and the condition that the product fits a format.
+"""Roundings of weights times 1 / (1 - p) under dropout, or times a descale of their values, and where that fits.
 
 A kernel may multiply the weights before their cast, or after it those that are normalized; the finished output; or,
 where a product of the softmax's format enters that with weights as it is, the values. A backward pass may multiply dP
@@ -7,11 +7,17 @@ and dV, or what they are made of. Each is one product in the format of the softm
 Or it keeps the factor for the end (FlashAttention-2): with (1 - p) D in place of D, P (keep dP' - (1 - p) D) is
 (1 - p) dS, and sigma / (1 - p) multiplies its products with k and q. Then D and what is finished each have one product
 more, and what underflows on the way to dQ, dK or the gradient of a bias is multiplied by 1 / (1 - p).
+
+A descale of values is such a factor. ``value_descale_on`` of a contract says what it multiplies. An underflow before
+that product is multiplied by the factor, and one behind it is not: the bound has the larger (``Intermediates.raised``).
+A descale that is a power of 2 changes no digit, but may make what it multiplies underflow.
 """
 
 from __future__ import annotations
 
 import math
+
+import numpy as np
 
 from attn_spec.bounds.intermediates import Intermediates
 from attn_spec.bounds.operand_bounds import value_sizes
@@ -32,18 +38,28 @@ def weight_stages(contract: ResolvedContract) -> tuple[str, ...]:
 
 
 def factor_underflow(forward: Intermediates, contract: ResolvedContract, *stages: str) -> float:
-    """Bound the loss to underflow of a product with 1 / (1 - p); 0 where it is not rounded."""
-    return max(contract.stage(stage).eta for stage in stages) if factor_roundings(forward, contract, *stages) else 0.0
+    """Bound the loss to underflow of a product with a factor; 0 where it is not rounded, nor made smaller."""
+    d = forward.problem.v_descale
+    lost = max(contract.stage(stage).eta for stage in stages) if _of_dropout(forward, contract, *stages) else 0.0
+    if d is None or (_has_powers_of_2(d) and d.min(initial=1.0) >= 1):
+        return lost
+    of_values = max(contract.stage(stage).eta for stage in (*stages, *_value_stages(contract)))
+    return max(lost, term("underflow of a product with a descale of values", of_values))
 
 
 def factor_roundings(forward: Intermediates, contract: ResolvedContract, *stages: str) -> Factors:
+    """Return the roundings of a product with 1 / (1 - p), and with a descale of values, in the coarsest stage."""
+    return (*_of_dropout(forward, contract, *stages), *_of_descale(forward, contract, *stages))
+
+
+def _of_dropout(forward: Intermediates, contract: ResolvedContract, *stages: str) -> Factors:
     """Return the roundings of a product with 1 / (1 - p) in the coarsest of these stages; 1, 2, 4, .. are exact.
 
     p is rounded, which moves 1 - p by a share m = u p / (1 - p) of it, and the inverse of that by a factor of up to
     1 / (1 - m); then 1 - p, its inverse and the product are.
     """
     kept = 1 - (forward.problem.dropout_p or 0.0)
-    if forward.c is None or (is_power_of(2, kept) and kept >= _EXACT):
+    if forward.problem.dropout_keep is None or (is_power_of(2, kept) and kept >= _EXACT):
         return ()
     u = max(contract.stage(stage).u for stage in stages)
     moved = u * (1 - kept) / kept
@@ -55,6 +71,34 @@ def factor_roundings(forward: Intermediates, contract: ResolvedContract, *stages
             else math.inf,
         ),
     )
+
+
+def _of_descale(forward: Intermediates, contract: ResolvedContract, *stages: str) -> Factors:
+    """Return the roundings of a product with a descale of values, in the coarsest stage; powers of 2 are exact.
+
+    The descale is loaded, multiplied by another factor of the same row, and multiplies values, weights or outputs. What
+    values are then, is stored as operands are.
+    """
+    d = forward.problem.v_descale
+    if d is None or _has_powers_of_2(d):
+        return ()
+    u = max(contract.stage(stage).u for stage in (*stages, *_value_stages(contract)))
+    if contract.value_descale_on != "operands":
+        return ((u, count("a descale of values, and its products", 3)),)
+    work = max(contract.stage(stage).u for stage in (*stages, "score_accumulation"))
+    stored = (contract.stages.operands.u, count("the store of a value that a descale multiplies", 1))
+    return ((work, count("a descale of values, and its products", 3)), stored)
+
+
+def _value_stages(contract: ResolvedContract) -> tuple[str, ...]:
+    """Return the further stages in which a descale of values may multiply."""
+    return {"output": ("output_accumulation",), "probabilities": (), "operands": ("operands",)}[
+        contract.value_descale_on
+    ]
+
+
+def _has_powers_of_2(x: np.ndarray) -> bool:
+    return bool((np.frexp(x)[0] == 0.5).all())
 
 
 def late_roundings(forward: Intermediates, contract: ResolvedContract) -> Factors:
@@ -78,7 +122,18 @@ def factor_fits(forward: Intermediates, contract: ResolvedContract) -> bool:
         1 - (forward.problem.dropout_p or 0.0),
         ("score_accumulation", "stored_scores", *weight_stages(contract)),
     )
-    largest = max(value_sizes(forward, contract).max(initial=0.0), 1.0) / kept
+    most, least, stages = _with_descales(forward, contract, stages)
+    largest = max(value_sizes(forward, contract).max(initial=0.0), 1.0) * most / kept
     smallest = 2 * max(form.smallest_normal for form in contract.formats(*stages))
     rounded = all(2 * contract.stage(stage).u * (1 - kept) <= kept for stage in stages)
-    return forward.c is None or (rounded and kept >= smallest and 2 * largest < contract.largest(*stages))
+    return forward.c is None or (rounded and kept * least >= smallest and 2 * largest < contract.largest(*stages))
+
+
+def _with_descales(
+    forward: Intermediates, contract: ResolvedContract, stages: tuple[str, ...]
+) -> tuple[float, float, tuple[str, ...]]:
+    """Return the largest and the smallest descale of values, at least and at most 1, and all stages of factors."""
+    d = forward.problem.v_descale
+    if d is None:
+        return 1.0, 1.0, stages
+    return float(d.max(initial=1.0)), float(d.min(initial=1.0)), (*stages, *_value_stages(contract))

@@ -146,7 +146,7 @@ def output_terms(
         term("errors of values in roundings of the output", value_sizes(forward, contract), forward.v_size),
         np.abs(o) + slack + term("errors of values in the size of the output", value_spread.slack(forward, contract)),
     )
-    total_v, most_B = forward.dropped(forward.seen) @ size_v, B.max(axis=-1, keepdims=True, initial=0.0)
+    total_v, most_B = forward.raised(forward.seen) @ size_v, B.max(axis=-1, keepdims=True, initial=0.0)
     steps = (
         number_of_products(contract, forward.keys)
         + term("underflow of the output at rescalings", weights.R.max(axis=-1, keepdims=True, initial=0.0))
@@ -166,7 +166,7 @@ def output_terms(
     # A v that underflows on entry is off by enters.eta whatever its weight, so the row sum does not scale it down.
     entering = times("roundings make a value's underflow grow", 1 + most_B) * (enters.eta + lost)
     underflow = times("underflow before normalization", 1.0 if before else weights.inverse_sum) * absolute + term(
-        "underflow of values on entry", entering * forward.dropped(weights.P1A).sum(-1, keepdims=True)
+        "underflow of values on entry", entering * forward.raised(weights.P1A).sum(-1, keepdims=True)
     )
     underflow = underflow + weights.inverse_sum * (
         term("underflow of the weights in the numerator", (1 + most_B) * weights.eta * total_v)
@@ -361,7 +361,7 @@ def _terms_by_lse(
         ),
     )
     size_v = term("errors of values in the output, by LSE", value_sizes(forward, contract), forward.v_size)
-    G, total_v = np.where(E_L < 700, np.expm1(np.minimum(E_L, 700.0)), np.inf), forward.dropped(forward.seen) @ size_v
+    G, total_v = np.where(E_L < 700, np.expm1(np.minimum(E_L, 700.0)), np.inf), forward.raised(forward.seen) @ size_v
     absolute = times("underflow grown, with weights exp(s - LSE)", 1 + B) * (
         (
             term("underflow of the cast of weights exp(s - LSE)", cast.eta)
@@ -379,7 +379,7 @@ def _terms_by_lse(
             * tiny,
         )
     )
-    PA, P1A = forward.dropped(PA * weights.widen), forward.dropped(P1A * weights.widen)
+    PA, P1A = forward.dropped(PA * weights.widen), forward.raised(P1A * weights.widen)
     entering = (enters.eta + lost) * P1A.sum(-1, keepdims=True)
     own = PA @ size_v + absolute + term("underflow of values with weights exp(s - LSE)", (1 + B) * entering)
     again = not narrows_scores(contract)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from attn_spec.attention.terms import divisor
+from attn_spec.attention.terms import DESCALES, divisor, used
 from attn_spec.bounds.intermediates import Intermediates, memoized
 from attn_spec.bounds.operand_bounds import operand_error, pair_error, stored_format
 from attn_spec.contract.contract import ResolvedContract
@@ -22,7 +22,7 @@ from attn_spec.contract.roundoff import gamma, is_power_of
 from attn_spec.contract.stages import EXACT, Rounding
 from attn_spec.contract.terms import count, guard, term, times
 from attn_spec.numbers import bits
-from attn_spec.numbers.formats import Format
+from attn_spec.numbers.formats import FORMATS, Format
 
 
 def operand_scaling(forward: Intermediates, contract: ResolvedContract) -> Rounding:
@@ -104,6 +104,8 @@ def dot_product_error(forward: Intermediates, contract: ResolvedContract) -> np.
     )
     eta = term("underflow of operands on entry", enters.eta) + term("underflow of operands that are scaled", scaled.eta)
     of_q, of_k = _operand_sizes(forward, contract)
+    if descales_operands(forward, contract):
+        return _descaled_product_error(forward, contract, relative, eta)
     sizes = of_q.sum(-1)[..., :, None] + of_k.sum(-1)[..., None, :]
     # A product may have been scaled already when it underflows; later roundings make an underflow grow.
     underflow = term(
@@ -126,6 +128,54 @@ def dot_product_error(forward: Intermediates, contract: ResolvedContract) -> np.
     if (operands := operand_error(forward, contract)) is not None:
         return term("errors of both operands of a score", operands.moves(forward)) + rounded
     return np.where(exact_scores(forward, contract), 0.0, rounded)
+
+
+def descales_operands(forward: Intermediates, contract: ResolvedContract) -> bool:
+    """Return whether descales multiply q or k before their product."""
+    return contract.descale_on == "operands" and bool(used(forward.problem, DESCALES))
+
+
+def _descaled_product_error(
+    forward: Intermediates, contract: ResolvedContract, relative: np.ndarray, eta: float
+) -> np.ndarray:
+    """Error of the product of the operands d_q q and d_k k, over d_q d_k, in place of that of q.k.
+
+    ``relative`` and ``eta`` are the roundings of an operand, and of their product, as without descales. A descale is
+    loaded, multiplies the operand, and that is stored in the format of operands: the number d q is off by their
+    roundings, and by an underflow, which is 1 / d times as large relative to q. So is what underflows later.
+    """
+    problem, d = forward.problem, forward.q.shape[-1]
+    work, stored = contract.stages.score_accumulation, contract.stages.operands
+    rounded, tiny, factors = relative, [], []
+    for name in DESCALES:
+        used_one = getattr(problem, name) is not None
+        factors.append(problem.by_pair(name) if used_one else np.ones((1, 1, 1, 1)))
+        tiny.append(
+            (eta + term("underflow of an operand that a descale multiplies", used_one * (work.eta + stored.eta)))
+            / factors[-1]
+        )
+        if used_one:
+            of_operand = gamma(
+                (work.of(FORMATS[problem.dtype_of(name)]).u, count("a descale of operands, as it is loaded", 1)),
+                (work.u, count("the product of an operand and its descale", 1)),
+                (stored.u, count("the store of an operand that a descale multiplies", 1)),
+            )
+            rounded = (1 + rounded) * (1 + of_operand) - 1
+    of_q, of_k = (x.sum(-1) for x in (forward.q_size, forward.k_size))
+    underflow = (
+        term("underflow of descaled queries", tiny[0] * of_k[..., None, :])
+        + term("underflow of descaled keys", tiny[1] * of_q[..., :, None])
+        + term("underflow of both descaled operands", d * tiny[0] * tiny[1])
+        + term(
+            "underflow of sums of descaled operands",
+            2
+            * number_of_products(contract, d)
+            * sum_underflow(contract, "score_accumulation")
+            * _unscaling(forward, contract)
+            / (factors[0] * factors[1]),
+        )
+    )
+    return rounded * forward.magnitude + (1 + rounded) * underflow
 
 
 def _operand_sizes(forward: Intermediates, contract: ResolvedContract) -> tuple[np.ndarray, np.ndarray]:
@@ -177,7 +227,7 @@ def exact_scores(forward: Intermediates, contract: ResolvedContract) -> np.ndarr
     product nor an operand may be subnormal where such numbers round or are flushed.
     """
     sigma, form = abs(forward.problem.scale_value), operand_format(forward, contract)
-    if operand_error(forward, contract) is not None:
+    if operand_error(forward, contract) is not None or descales_operands(forward, contract):
         return np.zeros(forward.dot.shape, dtype=bool)
     if (
         guard("exact scores have operands that enter exactly", operand_entry(forward, contract).u, False)

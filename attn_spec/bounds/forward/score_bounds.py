@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attn_spec.attention.terms import BENDS, TERMS, numbers_of, used
+from attn_spec.attention.terms import BENDS, DESCALES, TERMS, numbers_of, used
 from attn_spec.bounds.forward.product_bounds import dot_product_error, exact_scores, shared_error
 from attn_spec.bounds.intermediates import Intermediates, memoized
 from attn_spec.bounds.running_error import Approximation, RunningErrors
@@ -173,6 +173,47 @@ def _scale_error(forward: Intermediates, contract: ResolvedContract, delta: np.n
     return delta
 
 
+def _descale_error(name: str) -> Callable[[Intermediates, ResolvedContract, np.ndarray], np.ndarray]:
+    """Return the theorem of a descale d that multiplies the score: d times the error before it, and roundings of d s.
+
+    A kernel loads d, multiplies it with the scale, the other descale or log2(e), and the score with what comes of that,
+    in any order. Each is one rounding: d as it is loaded, two of constants, the product, and its store. A power of 2
+    leaves every digit as it is, and a descale that multiplies operands has its roundings there
+    (``product_bounds``). A product that underflows on the way is multiplied by the factors that follow,
+    and so by those above 1 at most. The scale may come after a descale too, which is the second underflow.
+    """
+
+    def theorem(forward: Intermediates, contract: ResolvedContract, delta: np.ndarray) -> np.ndarray:
+        stored, work = contract.stages.stored_scores, contract.stages.score_accumulation
+        d = forward.problem.by_pair(name)
+        relative = gamma(
+            (
+                work.of(FORMATS[forward.problem.dtype_of(name)]).u,
+                count("a descale that is rounded as it is loaded", 1),
+            ),
+            (work.u, count("a descale's products with constants and with the score", 3)),
+            (stored.u, count("the store of a score that a descale multiplies", 1)),
+        )
+        moved = times("the descale of a score's error", d) * delta
+        exact = (np.frexp(d)[0] == 0.5) | (contract.descale_on == "operands")
+        tiny = count("underflows of a score that a descale multiplies", 2) * (stored.eta + work.eta)
+        return (
+            moved
+            + np.where(exact, 0.0, relative * (np.abs(forward.after[name]) + moved))
+            + tiny * times("factors behind an underflow", raised_by_factors(forward))
+        )
+
+    return theorem
+
+
+def raised_by_factors(forward: Intermediates) -> np.ndarray:
+    """Return the product of the scale and the descales, each where it is above 1, [B, Hq, Sq or 1, Sk or 1]."""
+    found = np.full((1, 1, 1, 1), max(1.0, abs(forward.problem.scale_value)))
+    for name in used(forward.problem, DESCALES):
+        found = found * np.maximum(forward.problem.by_pair(name), 1.0)
+    return found
+
+
 def _steepest(forward: Intermediates, delta: np.ndarray, cap: float) -> np.ndarray:
     """Return the largest slope of the softcap within an error of ``delta`` of its argument, times the cap."""
     near = term("the largest slope nearby", delta)
@@ -319,6 +360,7 @@ def _alibi_error(forward: Intermediates, contract: ResolvedContract, delta: np.n
 #: Theorems on the error of the score after a term, given that before it, by option.
 THEOREMS: dict[str, Callable[[Intermediates, ResolvedContract, np.ndarray], np.ndarray]] = {
     "scale": _scale_error,
+    **{name: _descale_error(name) for name in DESCALES},
     "softcap": _softcap_error,
     "bias": _bias_error,
     "alibi_slopes": _alibi_error,

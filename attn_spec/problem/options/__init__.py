@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
 from attn_spec.problem import masks
+from attn_spec.problem.options.descales import Descales
 from attn_spec.problem.options.dropout import Dropout
 from attn_spec.problem.options.latent import Latent
 from attn_spec.problem.options.layer import Layer
@@ -27,11 +28,12 @@ from attn_spec.problem.options.terms import Terms
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Options(States, Latent, Sinks, Dropout, Linear, Layer, Rotary, Scores, Terms, Lengths, Masking):
+class Options(States, Latent, Sinks, Dropout, Descales, Linear, Layer, Rotary, Scores, Terms, Lengths, Masking):
     """All options of a problem; the fields of the last base come first.
 
-    Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> - slope * distance -> mask``. Weights are the
-    softmax of the scores, beside a sink if there is one, and dropout keeps or drops them. In a recipe, names of
+    Scores are ``scale * q.k -> q_descale * k_descale * s -> softcap * tanh(s / softcap) -> + bias -> - slope *
+    distance -> mask``. Weights are the softmax of the scores, beside a sink if there is one. Dropout keeps or drops
+    them, and descales of values multiply them. In a recipe, names of
     patterns stand for tensors.
     """
 

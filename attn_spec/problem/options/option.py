@@ -51,8 +51,8 @@ class Option:
     spelled_off: tuple[Any, ...] = ()
     #: NumPy type of a tensor; None for a plain value. Numbers are exact values of a dtype.
     tensor: type | None = None
-    #: Axes of the tensor, one letter each: B, H query heads, Q, K, D, 1, and the widths A, V, U and O. A is the width
-    #: of a score, V of v, U of the values of a head, O of the output. B, H, Q and K may have length 1.
+    #: Axes of the tensor, one letter each: B, H query heads, G kv heads, Q, K, D, 1, and the widths A, V, U and O. A is
+    #: the width of a score, V of v, U of the values of a head, O of the output. B, H, G, Q and K may have length 1.
     axes: str = "BHQK"
     #: SCORE only: True if the score is divided by sqrt(D) when no scale is given.
     divides: bool = True
@@ -156,12 +156,12 @@ class Option:
         return None
 
     def _fits(self, shape: tuple[int, ...], whole: Shape) -> bool:
-        """Return whether a tensor of ``shape`` broadcasts to ``whole``; only B, H, Q and K may be broadcast."""
+        """Return whether a tensor of ``shape`` broadcasts to ``whole``; only B, H, G, Q and K may be broadcast."""
         if len(shape) != len(whole):
             return False
         pairs = zip(self.axes, shape, whole, strict=True)
-        return all(length == full or (length == 1 and axis in "BHQK") for axis, length, full in pairs)
+        return all(length == full or (length == 1 and axis in "BHGQK") for axis, length, full in pairs)
 
 
 #: Longer names of axes, by letter.
-_AXES = {"H": "Hq", "Q": "Sq", "K": "Sk"}
+_AXES = {"H": "Hq", "G": "Hkv", "Q": "Sq", "K": "Sk"}

@@ -91,6 +91,22 @@ def positions(*, axes: str, **row: Any) -> Any:
     )
 
 
+def descale(*, axes: str, **row: Any) -> Any:
+    """Return a field for real factors of q, k or v, a tensor with these ``axes``, each of which may be broadcast."""
+    return option(
+        wanted="a number that is not above 0, NaN or an infinity",
+        accepts=lambda value: bool(np.isfinite(value).all() and (value > 0).all()),
+        tensor=np.float64,
+        axes=axes,
+        plain=lambda _: np.ones((1, 1, 1, 1)),
+        usual="ordinary@1G11",
+        draws=patterns.spread(patterns.DESCALES, axes),
+        patterns=patterns.DESCALES,
+        weight=1,
+        **row,
+    )
+
+
 def length(*, up_to: str, values: Any = patterns.LENGTHS, **row: Any) -> Any:
     """Return a field for a place in the sequence of each batch entry, an integer tensor [B, 1, 1, 1].
 

@@ -241,7 +241,8 @@ class Recipe(Options):
         """Lengths of the axes by letter, as the problem has them."""
         lengths = (self.batch, self.query_heads, self.query_length, self.key_length, self.head_dim, self.score_width)
         widths = (self.value_dim, self.head_value_dim, self.output_width)
-        return dict(zip("BHQKDAVUO", (*lengths, *widths), strict=True))
+        kv_heads = 1 if self.projects else self.kv_heads
+        return dict(zip("BHQKDAVUOG", (*lengths, *widths, kv_heads), strict=True))
 
     @property
     def projects(self) -> bool:
