@@ -13,12 +13,14 @@ and
     dq = scale ds k    dk = scale ds^T q    dv = p^T dout    dbias = da summed over the axes the bias was broadcast on
     dsinks = -exp(z - lse) delta summed over rows, batch entries, and heads that share a sink
 
-as in appendix B.2 of FlashAttention; dropout multiplies p, in p v and p^T dout, and dp by c = keep / (1 - dropout_p). p
-and ds are rounded to the dtype of q before they are multiplied; sums are kept in float32.
+as in appendix B.2 of FlashAttention; dropout and descales of v multiply p, in p v and p^T dout, and dp by c = v_descale
+keep / (1 - dropout_p). Descales of q and k multiply s, and da with its slope. p and ds are rounded to the dtype of q
+before they are multiplied; sums are kept in float32.
 """
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attn_spec import kernel
+from attn_spec.contract.presets import PRESETS
 
 from .lengths import PADDED, behind_padding, first_aligned, within
 from .rotary import OPTIONS as ROTARY
@@ -36,6 +39,7 @@ from .visibility import band
 KV_TILE = 32
 OPTIONS = ("scale", *BY_POSITION, "mask", "bias", "alibi_slopes", "softcap", "sinks", *ROTARY, *PADDED)
 DROPOUT = ("dropout_keep", "dropout_p")
+DESCALES = ("q_descale", "k_descale", "v_descale")
 SHAPES = ("gqa", "dv", "cross", "empty")
 
 
@@ -55,6 +59,9 @@ class Scores:
         seqused_k: Tensor | None = None,
         leftpad_k: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
+        q_descale: Tensor | None = None,
+        k_descale: Tensor | None = None,
+        v_descale: Tensor | None = None,
         softcap: float | None = None,
         rotary: str | None = None,
         rotary_base: float | None = None,
@@ -85,17 +92,25 @@ class Scores:
         self.kept = 1 / (1 - (dropout_p or 0.0))
         self.slopes = None if alibi_slopes is None else wide(alibi_slopes)
         self.softcap = softcap
+        of_q, of_k, of_v = (
+            None if x is None else per_query_head(x, Hq).transpose(-1, -2) for x in (q_descale, k_descale, v_descale)
+        )
+        self.of_scores = of_k if of_q is None else of_q if of_k is None else of_q * of_k
+        self.of_values = of_v
 
     def turned(self, side: str, x: Tensor, *, back: bool = False) -> Tensor:
         """Turn q or k, or its gradient, by its positions."""
         return turned(x, self.positions[side], **self.turn, back=back)
 
     def tile(self, cols: slice) -> tuple[Tensor, Tensor, Tensor | float]:
-        """Return scores (-inf where masked), masked keys, and ds/dx for x before the softcap: [B, Hq, Sq, cols]."""
+        """Return scores (-inf where masked), masked keys, and ds/dx of x = scale q.k: [B, Hq, Sq, cols]."""
         s, slope = self.q @ self.k[..., cols, :].transpose(-1, -2) * self.scale, 1.0
+        if self.of_scores is not None:
+            slope = of_tile(self.of_scores, cols)
+            s = s * slope
         if self.softcap is not None:
             t = torch.tanh(s / self.softcap)
-            s, slope = self.softcap * t, 1 - t * t
+            s, slope = self.softcap * t, (1 - t * t) * slope
         if self.bias is not None:
             s = s + self.bias[..., cols]
         if self.slopes is not None:
@@ -124,7 +139,9 @@ class Scores:
         return [cols for cols in slices(self.k.shape[2]) if self.band.reaches(first, last, cols, self.padding)]
 
     def dropped(self, p: Tensor, cols: slice) -> Tensor:
-        """Multiply a tile [B, Hq, Sq, cols] of weights, or of their gradients, by the factors c of dropout."""
+        """Multiply a tile [B, Hq, Sq, cols] of weights, or of their gradients, by the factors c of values."""
+        if self.of_values is not None:
+            p = p * of_tile(self.of_values, cols)
         return p if self.keep is None else (p * self.kept).masked_fill(~self.keep[..., cols], 0.0)
 
     def attended(self, cols: slice) -> Tensor:
@@ -138,6 +155,11 @@ class Scores:
         if self.bias is not None:
             allowed = allowed & (self.bias[..., cols] != -math.inf)
         return allowed
+
+
+def of_tile(x: Tensor, cols: slice) -> Tensor:
+    """Return the numbers of a tile of keys, from those of all keys or from one for all of them."""
+    return x if x.shape[-1] == 1 else x[..., cols]
 
 
 def cleared(x: Tensor, length: Tensor | None) -> Tensor:
@@ -258,12 +280,12 @@ def sink_gradient(sinks: Tensor, lse: Tensor, delta: Tensor) -> Tensor:
     framework="torch",
     dtypes=("float64", "float32", "float16", "bfloat16"),
     contract={
-        "float64": "fp64",
-        "float32": "fused",
-        "float16": "fused",
-        "bfloat16": "fused",
+        "float64": replace(PRESETS["fp64"], value_descale_on="probabilities"),
+        **dict.fromkeys(
+            ("float32", "float16", "bfloat16"), replace(PRESETS["fused"], value_descale_on="probabilities")
+        ),
     },
-    supports=(*OPTIONS, *DROPOUT, *SHAPES, "lse", "backward", "lse_backward"),
+    supports=(*OPTIONS, *DESCALES, *DROPOUT, *SHAPES, "lse", "backward", "lse_backward"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread", "unused_rows": "zero"},
 )
 def attention(

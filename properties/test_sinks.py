@@ -122,7 +122,7 @@ def without_positions(subject: Subject) -> SearchStrategy[Problem]:
     any_of = partial(
         problems,
         subject,
-        without=("empty", positional, replaces_score, "dropout_keep"),
+        without=("empty", positional, replaces_score, "dropout_keep", "k_descale", "v_descale"),
         regimes=TELLING,
         sinks=drawn("normal", "spread", "zero"),
         bias=named(["zero", "normal"]),

@@ -25,6 +25,7 @@ FAMILIES = [
     "causality",
     "chunks",
     "decoding",
+    "descales",
     "documents",
     "drafts",
     "dropout",

@@ -99,7 +99,7 @@ def descale(*, axes: str, **row: Any) -> Any:
         tensor=np.float64,
         axes=axes,
         plain=lambda _: np.ones((1, 1, 1, 1)),
-        usual="ordinary@1G11",
+        usual="ordinary@1111",
         draws=patterns.spread(patterns.DESCALES, axes),
         patterns=patterns.DESCALES,
         weight=1,

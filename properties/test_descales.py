@@ -1,0 +1,122 @@
+"""Descales: stored numbers of q, k and v stand for real numbers, which are these numbers times a factor."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
+from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import assert_within_bound, measured_within_bound
+from attn_spec.search.drawing.strategies import named, problems
+from attn_spec.search.property import Refutation, attention_property
+
+STORED = (
+    "the real number that a stored number x stands for is d x: FlashAttention-3, q_descale, k_descale and v_descale"
+)
+#: Values beside which a wrong factor of a score, or of a value, is seen.
+TELLING = ("normal", "large", "integers", "normal+v_one_hot", "rising")
+#: Options that are descales, each of the tensor that its name begins with.
+TENSORS = ("q_descale", "k_descale", "v_descale")
+
+
+def descaled(subject: Subject, *needs: str, of: tuple[str, ...], **fixed: Any) -> SearchStrategy[Problem]:
+    """Draw problems with descales by the patterns ``of``; some have groups of query heads, or values that are keys."""
+    axes = {name: OPTIONS[name].axes for name in TENSORS if subject.supports(name)}
+    telling = partial(problems, subject, without=("empty",), regimes=TELLING, **fixed)
+    ways = [telling(needs=needs, **{name: named(of, letters) for name, letters in axes.items()})]
+    limits = subject.kernel.limits
+    if subject.supports("gqa") and limits.query_heads is None and limits.kv_heads is None and limits.most("H") >= 4:
+        heads = {name: st.sampled_from([f"{one}@1G11" for one in of]) for name in axes}
+        ways.append(telling(needs=(*needs, "gqa"), kv_heads=2, query_heads=4, **heads))
+    if subject.supports("latent") and "latent" not in fixed:
+        ways.append(telling(needs=(*needs, "latent"), **{name: named(of, letters) for name, letters in axes.items()}))
+    return st.one_of(ways)
+
+
+def assert_related(subject: Subject, problem: Problem, other: Problem, factors: Mapping[str, float]) -> None:
+    """Raise :class:`Refutation` unless answers to both problems are within their bounds, and related.
+
+    A quantity of the other answer is that of the first, times its number in ``factors`` or 1, but for both bounds.
+    """
+    answer, second = subject(problem), subject(other)
+    first = measured_within_bound(subject, problem, answer).measurements
+    others = {one.name: one for one in measured_within_bound(subject, other, second).measurements}
+    for one in first:
+        another, factor = others[one.name], factors.get(one.name, 1.0)
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(factor * answer[one.name] - second[one.name])
+        allowed = 1.01 * (factor * one.allowed + another.allowed)
+        if (wrong := one.measured & another.measured & (apart > allowed)).any():
+            at = tuple(int(n) for n in np.argwhere(wrong)[0])
+            raise Refutation(
+                f"{one.name}{list(at)} is {apart[at]:.3g} from {factor:g} times that of the other call", one
+            )
+
+
+@attention_property(
+    source=STORED,
+    hunts="a descale that is left out, of another head, of another key or tile, or applied twice",
+    needs=("k_descale",),
+    problems=lambda subject: descaled(subject, "k_descale", of=("near_one", "spread", "blocks", "one_huge")),
+)
+def test_each_key_has_its_own_descale(subject: Subject, problem: Problem) -> None:
+    """With a descale for each key, or block of keys, of each head, output and log-sum-exp are within their bounds."""
+    assert_within_bound(subject, problem, subject(problem))
+
+
+def products(problem: Problem) -> dict[str, np.ndarray]:
+    """Return the products of q, k and v with their descales, by name; those without a descale are left out."""
+    found = {}
+    for name in TENSORS:
+        if (d := getattr(problem, name)) is not None:
+            repeated = name == "q_descale" and d.shape[1] > 1
+            d = np.repeat(d, problem.query_group, axis=1) if repeated else d
+            found[name[0]] = getattr(problem, name[0]) * d
+    return found
+
+
+def fits(problem: Problem) -> bool:
+    """Return whether the products with descales are numbers of the dtypes of the problem."""
+    return all(bits.is_representable(x, problem.dtype_of(name)) for name, x in products(problem).items())
+
+
+@attention_property(
+    source="a power of 2 scales a floating-point number exactly, as long as it stays in range",
+    hunts="a descale that is left out, squared, of another head or tensor, or one number for all heads",
+    needs=("k_descale",),
+    problems=lambda subject: descaled(subject, "k_descale", of=("power_of_two", "half"), latent=False).filter(fits),
+)
+def test_a_power_of_two_moves_into_its_tensor(subject: Subject, problem: Problem) -> None:
+    """With descales of powers of 2 the answer is that of q, k and v which have been multiplied, but for both bounds."""
+    assert_related(subject, problem, problem.replace(**products(problem), **dict.fromkeys(TENSORS)), {})
+
+
+@attention_property(
+    source="scale d_k q.k is homogeneous of degree 1 in the scale and in d_k",
+    hunts="a descale that is applied twice, in the scale and in the keys, or to values as well",
+    needs=("k_descale", "scale"),
+    problems=lambda subject: descaled(subject, "k_descale", "scale", of=("near_one", "power_of_two", "spread")),
+)
+def test_doubling_the_descale_of_keys_is_doubling_the_scale(subject: Subject, problem: Problem) -> None:
+    """The answer with twice the descales of the keys and half the scale is the same, but for both bounds."""
+    assert problem.k_descale is not None
+    other = problem.replace(k_descale=2 * problem.k_descale, scale=problem.scale_value / 2)
+    assert_related(subject, problem, other, {})
+
+
+@attention_property(
+    source="sum_j P_ij d_v v_jc is linear in d_v",
+    hunts="a descale of values that is left out, or that of the keys in its place; one that reaches the scores",
+    needs=("v_descale",),
+    problems=lambda subject: descaled(subject, "v_descale", of=("near_one", "power_of_two", "spread")),
+)
+def test_doubling_the_descale_of_values_doubles_the_output(subject: Subject, problem: Problem) -> None:
+    """With twice the descales of the values the output is twice as large, and the log-sum-exp is the same."""
+    assert problem.v_descale is not None
+    assert_related(subject, problem, problem.replace(v_descale=2 * problem.v_descale), {"output": 2.0})
