@@ -141,8 +141,12 @@ class TiledGradients(TiledAttention):
         return y
 
     def apply_factors(self, s: Any) -> Any:
-        self.slopes_of_terms |= {name: x.values for name, x in self.given_numbers().items() if name in DESCALES}
+        self.slopes_of_terms |= {name: self.descales(name) for name in DESCALES if name in self.bends}
         return super().apply_factors(s)
+
+    def apply_descale(self, name: str, s: Any) -> Any:
+        self.slopes_of_terms[name] = self.descales(name)
+        return super().apply_descale(name, s)
 
     def apply_softcap(self, s: Any) -> Any:
         capped = super().apply_softcap(s)

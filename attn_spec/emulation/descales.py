@@ -47,7 +47,8 @@ class Descales(MatrixProducts):
 
     def descales(self, name: str) -> Any:
         """Return a descale for each query head and key of the tile, [B, Hq, 1, tile], or broadcast."""
-        return self.held_descale(self.per_query_head(self.of_keys_of_tile(self.read_descale(name))).swapaxes(2, 3))
+        x = self.per_query_head(self.of_keys_of_tile(self.read_descale(name)))
+        return self.held_descale(name, x.swapaxes(2, 3))
 
     def read_descale(self, name: str) -> np.ndarray:
         """Return the numbers of a descale as they are given, [B, Hkv, Sk, 1], or broadcast."""
@@ -63,9 +64,14 @@ class Descales(MatrixProducts):
             return np.ones((*x.shape[:2], len(self.tile.cols), 1))
         return x[:, :, np.minimum(self.tile.cols, x.shape[2] - 1)] if x.shape[2] > 1 else x
 
-    def held_descale(self, x: np.ndarray) -> Any:
-        """Return a descale as the kernel holds it."""
-        return self.round(self.array(x), "score_accumulation")
+    def held_descale(self, name: str, x: np.ndarray) -> Any:
+        """Return a descale as the kernel holds it; a power of 2 is a number of every format."""
+        exact = bool((np.frexp(x)[0] == 0.5).all())
+        return self.array(x) if exact else self.round(self.array(x), self.descale_stage(name))
+
+    def descale_stage(self, name: str) -> str:
+        """Return the stage in whose format a descale is loaded."""
+        return "softmax" if self.value_descale_on != "operands" and name == "v_descale" else "score_accumulation"
 
     # Operands
 
@@ -115,14 +121,14 @@ class Descales(MatrixProducts):
         """Return the normalized output, times the descale of values if the kernel multiplies the output by it."""
         if self.value_descale_on != "output":
             return o
-        d = self.held_descale(self.per_query_head(self.read_descale("v_descale")))
+        d = self.held_descale("v_descale", self.per_query_head(self.read_descale("v_descale")))
         return self.times(o, d, "softmax")
 
     def descaled_value_gradient(self, dv: Any) -> Any:
         """Return dV [B, Hkv, Sk, Dv] from its sums over queries, times the descale if no weight had that factor."""
         if self.value_descale_on in ("", "probabilities"):
             return dv
-        return self.times(dv, self.held_descale(self.read_descale("v_descale")), "softmax")
+        return self.times(dv, self.held_descale("v_descale", self.read_descale("v_descale")), "softmax")
 
     def descaled_weight_gradient(self, dP: Any) -> Any:
         """Return the gradient of a tile's weights from the products of cotangents and values as these were read."""

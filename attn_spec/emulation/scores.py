@@ -273,7 +273,9 @@ class Scores(Descales):
         for name in BENDS:
             if name == "softcap":
                 s = self.apply_softcap(s)
-            elif name in self.bends and not (self.multiplies_factors and name in DESCALES):
+            elif name in self.bends and name in DESCALES:
+                s = s if self.multiplies_factors else self.apply_descale(name, s)
+            elif name in self.bends:
                 s = self.apply_term(name, s)
         return s
 
@@ -284,23 +286,23 @@ class Scores(Descales):
 
     def apply_factors(self, s: Any) -> Any:
         """Return the score times the product of the scale and the descales."""
-        factor, given = self.factor(), self.given_numbers()
+        factor = self.factor()
         for name in DESCALES:
-            if name in given:
-                factor = self.round(factor * given[name].values, "score_accumulation")
+            factor = self.times(factor, self.descales(name), "score_accumulation") if name in self.bends else factor
         return self.times(s, factor, "stored_scores")
+
+    def apply_descale(self, name: str, s: Any) -> Any:
+        """Return the score times the descale of q or k."""
+        return self.times(s, self.descales(name), "stored_scores")
 
     def apply_term(self, name: str, s: Any) -> Any:
         """Return a term, whose formula is evaluated operation by operation."""
         return TERMS[name].value(Execution(self), Number(s, "stored_scores", self), self.given_numbers()).values
 
     def given_numbers(self) -> dict[str, Number]:
-        """Return the numbers of bends as formulas take them, those of descales at the keys of the tile."""
-        descales = {
-            name: Number(self.descales(name), "score_accumulation", self) for name in DESCALES if name in self.bends
-        }
-        others = {name: self.numbers[name].reshape(1, 1, 1, 1) for name in self.bends if name not in DESCALES}
-        return descales | {name: Execution(self).given(x) for name, x in others.items()}
+        """Return the numbers of bends as formulas take them."""
+        given = {name: self.numbers[name] for name in self.bends if name not in DESCALES}
+        return {name: Execution(self).given(x.reshape(1, 1, 1, 1)) for name, x in given.items()}
 
     def apply_softcap(self, s: Any) -> Any:
         if self.softcap is None:

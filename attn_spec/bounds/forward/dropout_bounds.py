@@ -44,6 +44,8 @@ def factor_underflow(forward: Intermediates, contract: ResolvedContract, *stages
     if d is None or (_has_powers_of_2(d) and d.min(initial=1.0) >= 1):
         return lost
     of_values = max(contract.stage(stage).eta for stage in (*stages, *_value_stages(contract)))
+    if contract.value_descale_on == "operands":  # which are stored once more
+        of_values += contract.stages.score_accumulation.eta
     return max(lost, term("underflow of a product with a descale of values", of_values))
 
 
@@ -76,18 +78,18 @@ def _of_dropout(forward: Intermediates, contract: ResolvedContract, *stages: str
 def _of_descale(forward: Intermediates, contract: ResolvedContract, *stages: str) -> Factors:
     """Return the roundings of a product with a descale of values, in the coarsest stage; powers of 2 are exact.
 
-    The descale is loaded, multiplied by another factor of the same row, and multiplies values, weights or outputs. What
-    values are then, is stored as operands are.
+    The descale is loaded, and there is one product more than without it, of values, weights, outputs or constants.
+    Values that it has multiplied are stored as operands are.
     """
     d = forward.problem.v_descale
     if d is None or _has_powers_of_2(d):
         return ()
     u = max(contract.stage(stage).u for stage in (*stages, *_value_stages(contract)))
     if contract.value_descale_on != "operands":
-        return ((u, count("a descale of values, and its products", 3)),)
+        return ((u, count("a descale of values as it is loaded, and its product", 2)),)
     work = max(contract.stage(stage).u for stage in (*stages, "score_accumulation"))
     stored = (contract.stages.operands.u, count("the store of a value that a descale multiplies", 1))
-    return ((work, count("a descale of values, and its products", 3)), stored)
+    return ((work, count("a descale of values as it is loaded, and its product", 2)), stored)
 
 
 def _value_stages(contract: ResolvedContract) -> tuple[str, ...]:

@@ -176,10 +176,9 @@ def _scale_error(forward: Intermediates, contract: ResolvedContract, delta: np.n
 def _descale_error(name: str) -> Callable[[Intermediates, ResolvedContract, np.ndarray], np.ndarray]:
     """Return the theorem of a descale d that multiplies the score: d times the error before it, and roundings of d s.
 
-    A kernel loads d, multiplies it with the scale, the other descale or log2(e), and the score with what comes of that,
-    in any order. Each is one rounding: d as it is loaded, two of constants, the product, and its store. A power of 2
-    leaves every digit as it is, and a descale that multiplies operands has its roundings there
-    (``product_bounds``). A product that underflows on the way is multiplied by the factors that follow,
+    A kernel loads d, and has one product more than without it, of a score or of constants, in any order. A product that
+    is a score is stored. A power of 2 leaves every digit as it is, and a descale that multiplies operands has its
+    roundings there (``product_bounds``). A product that underflows on the way is multiplied by the factors that follow,
     and so by those above 1 at most. The scale may come after a descale too, which is the second underflow.
     """
 
@@ -191,7 +190,7 @@ def _descale_error(name: str) -> Callable[[Intermediates, ResolvedContract, np.n
                 work.of(FORMATS[forward.problem.dtype_of(name)]).u,
                 count("a descale that is rounded as it is loaded", 1),
             ),
-            (work.u, count("a descale's products with constants and with the score", 3)),
+            (work.u, count("a descale's product with a score or with a constant", 1)),
             (stored.u, count("the store of a score that a descale multiplies", 1)),
         )
         moved = times("the descale of a score's error", d) * delta

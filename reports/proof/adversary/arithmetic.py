@@ -119,7 +119,7 @@ class Adversary(Arithmetic):
 
     def times(self, x: Any, constant: Any, stage: str) -> Tensor:
         value = np.abs(self.as_array(constant).detach().numpy())
-        exact = value.size == 1 and (value == 0 or is_power_of(2, value.item()))
+        exact = bool(((value == 0) | (np.frexp(value)[0] == 0.5)).all())
         return self.as_array(x * constant) if exact else self.round(x * constant, stage)
 
     def rescale(self, x: Any, alpha: Any, stage: str) -> Tensor:

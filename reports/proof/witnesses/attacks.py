@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ..adversary.attack import Attack
 from ..adversary.cases import WAYS, narrowed
+from .ways_descales import DESCALE_WAYS
 from .ways_gradients import GRADIENT_ATTACKS, GRADIENT_WAYS
 from .ways_layers import LAYER_ATTACKS, LAYER_WAYS
 from .ways_linear import LINEAR_ATTACKS, LINEAR_WAYS
@@ -38,6 +39,7 @@ _NAMED = (
     *LINEAR_GRADIENT_WAYS,
     *LAYER_WAYS,
     *SINK_WAYS,
+    *DESCALE_WAYS,
 )
 _BY_NAME = {way.name: way for way in (*WAYS, *_NAMED)}
 

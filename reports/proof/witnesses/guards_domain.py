@@ -105,6 +105,11 @@ DOMAIN: dict[str, Row] = {
     "operands that are scaled before their products": lambda: _silent(
         _given([[2.0**17]], [[2.0**-17]] * 2, [[1], [3]]), scale_on="operands", stored_scores="float16"
     ),
+    "operands that descales multiply": lambda: _silent(
+        _given([[2.0**10]], [[2.0**-10]] * 2, [[1], [3]], q_descale=np.full((1, 1, 1, 1), 256.0)),
+        descale_on="operands",
+        operands="float16",
+    ),
     "hidden scores of rows that see no key": lambda: _silent(
         _scored(7e4, 7e4, mask=np.zeros((1, 1, 1, 2), dtype=bool)), **_NARROW
     ),

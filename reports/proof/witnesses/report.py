@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from ..adversary.attack import allowed, errors, ratios
 from ..adversary.report import TOLERANCE
 from .attacks import attack_of
+from .descales import DESCALES
 from .gradients import GRADIENTS
 from .guards import GUARDS, missed
 from .layer_sums import LAYER_SUMS
@@ -44,6 +45,7 @@ TABLES = {
     "linear_gradients": LINEAR_GRADIENTS,
     "layers": LAYERS,
     "layer_sums": LAYER_SUMS,
+    "descales": DESCALES,
 }
 
 

@@ -17,6 +17,7 @@ SCORES: dict[str, tuple[Strike, ...]] = {
         "both roundings of a probability, multiplied",
         "roundings of errors that two scores share",
         "both operands underflow",
+        "underflow of both descaled operands",
         "roundings make underflow grow",
     ),
     "a subnormal beside other absolute terms of the same stage, which leave more of their room unused than it takes": (
@@ -53,6 +54,9 @@ SCORES: dict[str, tuple[Strike, ...]] = {
         "exact scores have normal operands",
     ),
     "no emulated kernel does what this allows: it stores what it need not scale": ("storing operands of scale 1",),
+    "no emulated kernel does what this allows: a descale that makes a score underflow before a larger one of q": (
+        "factors behind an underflow",
+    ),
     "no emulated kernel does what this allows: a folded constant on both operands": (
         but(1, "roundings of the operand's factor"),
         "the rounding of a folded factor",
