@@ -30,7 +30,7 @@ from attn_spec.judgement.long.key_sample import KeySample
 from attn_spec.judgement.long.row_sample import RowSample
 from attn_spec.judgement.measure import Judgement, judge, judge_gradients
 from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
-from attn_spec.judgement.other_problems import explains, is_small, right_for, within
+from attn_spec.judgement.other_problems import explains, has_gradient, is_small, right_for, within
 from attn_spec.judgement.planted_errors import Power
 from attn_spec.judgement.power import Planting
 from attn_spec.judgement.power import power as planted_power
@@ -44,6 +44,7 @@ from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.conventions import OF_ANSWERS, Conventions, of_call
 from attn_spec.problem.options.option_fields import is_number
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.quantities import OF_KEYS
 
 #: Largest numbers of rows, and of batch entries and kv heads, in which errors are planted.
 ROWS, HEADS = 64, 2
@@ -160,6 +161,7 @@ def assert_attention_gradients(
     """Raise :class:`NotAttention` unless ``gradients`` are those of attention for the cotangent ``dout`` of its output.
 
     ``gradients`` are by name: "dq", "dk", "dv" of the shapes of q, k, v, and those of options, for example "dbias".
+    With ``latent=True`` "dkv", of the shape of k, is dK + [dV, 0], the gradient of keys that are values.
     ``dlse``, of the LSE's shape, is the cotangent of the LSE. dQ is judged in ``rows`` of each head, dK and dV at
     ``keys`` of each kv head; None judges all. The outputs of queries that see no key must be constants, which
     ``empty_row="zero"`` declares, or ``out``, the output of the forward pass, shows. Other arguments are those of
@@ -248,7 +250,7 @@ def _resolved(contract: Contract, dtype: str, answers: Mapping[str, str]) -> Res
     if contract.lse in ("input", "work") and "lse" in answers:
         form, declared = FORMATS[answers["lse"]], contract.at(dtype).format("lse")
         found["lse"] = answers["lse"] if form.precision < declared.precision else declared.name
-    if contract.gradients == "input" and (own := {answers[name] for name in ("dq", "dk", "dv") if name in answers}):
+    if contract.gradients == "input" and (own := {answers[name] for name in ("dq", *OF_KEYS) if name in answers}):
         found["gradients"] = min(own, key=lambda name: FORMATS[name].precision)
     others = tuple(_resolved(other, dtype, answers) for other in contract.alternatives)
     return replace(contract.at(dtype), **found, alternatives=others)
@@ -385,8 +387,7 @@ class Asked:
             return judge_gradients(problem, contract, other.cotangent, *found, conventions=conventions)
 
         def of_same_tensors(problem: Problem) -> Judgement | None:
-            shapes = {name: (x.shape, getattr(problem, name[1:], None)) for name, x in part.found.items()}
-            same = all(given is not None and given.shape == shape for shape, given in shapes.values())
+            same = all(has_gradient(problem, name, x.shape) for name, x in part.found.items())
             return of(part, problem) if same else None
 
         found = (part.cotangent, part.found, part.lse_cotangent)

@@ -19,8 +19,6 @@ from attn_spec.search.property import NotExamined, attention_property
 
 OF_A_LAYER = "a layer has no heads of q, k and v, which a shape that is asked for has"
 WHOLE = "gradients of {} are held against an enclosure of the whole, for which such shapes are too large"
-#: The inputs whose gradients are looked at in part.
-INPUTS = ("q", "k", "v")
 
 
 def no_heads(subject: Subject) -> str:
@@ -65,7 +63,7 @@ def test_sampled_gradients_are_within_their_bounds(subject: Subject, problem: Pr
         raise NotExamined("some query sees no key, and the convention gives it an output that is no constant")
     dO = bits.nearest(randomness(problem).standard_normal(problem.output_shape), subject.contract.output)
     try:
-        found = subject.gradients(problem, dO, wrt=INPUTS)
+        found = subject.gradients(problem, dO, wrt=subject.presentation.inputs)
         assert_gradients_of_long_answer(subject, problem, dO, found)
     except (OutOfMemory, MemoryExceededError) as error:
         raise NotExamined(str(error)) from error

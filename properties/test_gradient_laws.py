@@ -32,6 +32,7 @@ from attn_spec.search.assertions import (
     compares_bits,
     differentiable,
     gradient_errors_allowed,
+    without_values,
 )
 from attn_spec.search.drawing.cotangents import cotangent, randomness
 from attn_spec.search.drawing.strategies import TAME
@@ -113,6 +114,7 @@ def test_bias_gradients_sum_to_zero_over_the_keys(subject: Subject, problem: Pro
     hunts="recomputed weights that do not sum to one: phantom or lost keys in the backward pass, another LSE",
     needs=("backward",),
     problems=partial(differentiable, without=("empty", changes_weights, projects)),
+    not_applicable=without_values,
 )
 def test_value_gradients_sum_to_the_cotangent(subject: Subject, problem: Problem) -> None:
     """The sum of dV over the keys is the sum of dO over the queries of the group that see a key.
@@ -131,6 +133,7 @@ def test_value_gradients_sum_to_the_cotangent(subject: Subject, problem: Problem
     hunts="a scale that reaches one of dQ and dK but not the other, or one of them twice",
     needs=("backward",),
     problems=partial(differentiable, without=("empty", bends_scores)),
+    not_applicable=without_values,
 )
 def test_q_and_k_have_one_inner_product_with_their_gradients(subject: Subject, problem: Problem) -> None:
     """sum q dQ over a group equals sum k dK of its kv head, within what the errors allowed to dQ and dK add up to.
@@ -223,7 +226,7 @@ def test_keys_carry_their_gradients_along(subject: Subject, problem: Problem) ->
     order = randomness(problem).permutation(problem.key_length)
     back = np.argsort(order)
     found = subject.gradients(problem.take("K", order), dO := cotangent(subject, problem))
-    found |= {name: found[name][:, :, back] for name in ("dk", "dv")}
+    found |= {name: found[name][:, :, back] for name in subject.presentation.key_gradients}
     if "dbias" in found and 3 not in problem.broadcast_axes("bias"):
         found["dbias"] = found["dbias"][..., back]
     assert_gradients_within_bound(subject, problem, dO, found)

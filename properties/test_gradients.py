@@ -12,8 +12,14 @@ from attn_spec.numbers import bits
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import SCORE
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.quantities import OF_KEYS
 from attn_spec.problem.traits import adds_to_scores, hides_keys, moves_diagonal
-from attn_spec.search.assertions import assert_gradients_within_bound, differentiable, gradient_errors_allowed
+from attn_spec.search.assertions import (
+    assert_gradients_within_bound,
+    differentiable,
+    gradient_errors_allowed,
+    without_values,
+)
 from attn_spec.search.drawing.cotangents import cotangent, lse_cotangent, randomness
 from attn_spec.search.drawing.strategies import TAME, named
 from attn_spec.search.hidden_keys import assert_unseen_keys_reach_no_gradient
@@ -80,7 +86,7 @@ def assert_ignored_is_zero(
     found, allowed = subject.gradients(problem, dO), gradient_errors_allowed(subject, problem, dO)
     keys = ~np.any(seen.reshape(problem.batch, problem.kv_heads, -1, problem.key_length), axis=2)[..., None]
     rows = ~np.any(seen, axis=(1, 3) if problem.projects else 3, keepdims=True)
-    ignored: dict[str, Any] = {"dq": rows, "dk": keys, "dv": keys}
+    ignored: dict[str, Any] = {"dq": rows, **dict.fromkeys(subject.presentation.key_gradients, keys)}
     if problem.bias is not None:
         ignored["dbias"] = ~seen.any(axis=problem.broadcast_axes("bias"), keepdims=True)
     for name in only or ignored:
@@ -94,9 +100,13 @@ def assert_ignored_is_zero(
     problems=differentiable,
 )
 def test_query_and_key_gradients_are_within_their_bounds(subject: Subject, problem: Problem) -> None:
-    """Each element of dQ and dK differs from the true one by no more than the contract's roundings can cause."""
+    """Each element of dQ and dK differs from the true one by no more than the contract's roundings can cause.
+
+    If the values are the first columns of the keys, the gradient of the keys is dK + [dV, 0].
+    """
     found = subject.gradients(problem, dO := cotangent(subject, problem))
-    assert_gradients_within_bound(subject, problem, dO, {name: found[name] for name in ("dq", "dk")})
+    names = ("dq", subject.presentation.key_gradients[0])
+    assert_gradients_within_bound(subject, problem, dO, {name: found[name] for name in names})
 
 
 @attention_property(
@@ -104,6 +114,7 @@ def test_query_and_key_gradients_are_within_their_bounds(subject: Subject, probl
     hunts="weights recomputed from another log-sum-exp than they were made with, a column of Dv lost or repeated",
     needs=("backward",),
     problems=differentiable,
+    not_applicable=without_values,
 )
 def test_value_gradients_are_within_their_bounds(subject: Subject, problem: Problem) -> None:
     """Each element of dV differs from the true one by no more than the contract's roundings can cause."""
@@ -139,7 +150,8 @@ def _scores(subject: Subject) -> list[str]:
 def test_gradients_of_a_scores_parameters_are_within_their_bounds(subject: Subject, problem: Problem) -> None:
     """The gradient of each parameter, summed over the batch entries and heads that share it, is within its bound."""
     found = subject.gradients(problem, dO := cotangent(subject, problem))
-    parameters = {name: gradient for name, gradient in found.items() if name not in ("dq", "dk", "dv", "dbias")}
+    others = ("dq", *OF_KEYS, "dbias")
+    parameters = {name: gradient for name, gradient in found.items() if name not in others}
     assert_gradients_within_bound(subject, problem, dO, parameters)
 
 
@@ -152,7 +164,8 @@ def test_gradients_of_a_scores_parameters_are_within_their_bounds(subject: Subje
 def test_a_shared_key_gets_the_sum_of_its_groups_gradients(subject: Subject, problem: Problem) -> None:
     """dK and dV of a kv head are the sums over the query heads that read it, within their bounds."""
     found = subject.gradients(problem, dO := cotangent(subject, problem))
-    assert_gradients_within_bound(subject, problem, dO, {name: found[name] for name in ("dk", "dv")})
+    names = subject.presentation.key_gradients
+    assert_gradients_within_bound(subject, problem, dO, {name: found[name] for name in names})
 
 
 @attention_property(
@@ -219,7 +232,7 @@ def test_hidden_keys_have_gradient_zero(subject: Subject, problem: Problem) -> N
 
     P = 0 there, so every term of the sums is 0 times a finite number, however large dO.
     """
-    only = ("dk", "dv") if problem.bias is None else ("dk", "dv", "dbias")
+    only = (*subject.presentation.key_gradients, *(() if problem.bias is None else ("dbias",)))
     assert_ignored_is_zero(subject, problem, large_cotangent(subject, problem), problem.visible, only)
 
 

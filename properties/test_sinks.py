@@ -207,4 +207,5 @@ def test_sink_gradients_are_within_their_bounds(subject: Subject, problem: Probl
 def test_gradients_beside_a_sink_are_within_their_bounds(subject: Subject, problem: Problem) -> None:
     """Each element of dQ, dK and dV beside a sink differs from the true one by no more than roundings can cause."""
     found = subject.gradients(problem, dO := cotangent(subject, problem))
-    assert_gradients_within_bound(subject, problem, dO, {name: found[name] for name in ("dq", "dk", "dv")})
+    names = ("dq", *subject.presentation.key_gradients)
+    assert_gradients_within_bound(subject, problem, dO, {name: found[name] for name in names})

@@ -27,7 +27,7 @@ from attn_spec.problem.problem import Problem
 
 
 def enclose_gradients(problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | None = None) -> Truth:
-    """Enclose "dq", "dk", "dv", and "dbias" and "dsinks" if there are such, where ``error_free`` applies.
+    """Enclose "dq", "dk", "dv", and "dkv", "dbias", "dsinks" if there are such, where ``error_free`` applies.
 
     The cotangents are dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq], or 0. Radii are near 2^-90 of the largest terms, or
     infinite, around 0. NaN with infinite radius is as in ``gradient_enclosure``. Raises :class:`ProblemError`.
@@ -36,6 +36,8 @@ def enclose_gradients(problem: Problem, cotangent: np.ndarray, lse_cotangent: np
     keep_freed_memory()
     dL = np.zeros(problem.score_shape[:3]) if lse_cotangent is None else lse_cotangent
     sums = {"dq": _Sum(problem.q.shape), "dk": _Sum(problem.k.shape), "dv": _Sum(problem.v.shape)}
+    if problem.latent:
+        sums["dkv"] = _Sum(problem.k.shape)
     if problem.bias is not None:
         sums["dbias"] = _Sum(problem.bias.shape)
     if problem.sinks is not None:
@@ -119,10 +121,15 @@ def _add(sums: dict[str, _Sum], at: tuple[int, int], block: Block, dO: np.ndarra
     dq = dq.widened(head.scale.size * S.error * np.abs(head.k).max(axis=0, initial=0.0)).where(~block.empty)
     sums["dq"].add((b, h, rows), dq, unknown[:, None])
     q = number(finite(block.problem.q[0, 0])) * by_total
-    sums["dk"].add((b, g), _over_rows(weights.hi, S, q), seen)
+    of_k = _over_rows(weights.hi, S, q)
+    sums["dk"].add((b, g), of_k, seen)
     kept = (weights.hi, weights.lo) if block.kept is None else weights.of(block.kept)
     P = _OfPairs(*kept, _unsure(block), np.ones((len(dO), 1)))
-    sums["dv"].add((b, g), _over_rows(weights.hi, P, dropped / weights.total), seen)
+    of_v = _over_rows(weights.hi, P, dropped / weights.total)
+    sums["dv"].add((b, g), of_v, seen)
+    if "dkv" in sums:
+        sums["dkv"].add((b, g), of_k, seen)
+        sums["dkv"].add((b, g, slice(None), slice(dO.shape[1])), of_v, seen)
     if "dbias" in sums:
         _add_to_bias(sums["dbias"], at, block, A, unknown)
     if weights.of_sink is not None:

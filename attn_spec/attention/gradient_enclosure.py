@@ -28,6 +28,7 @@ from attn_spec.attention.enclosure import (
     with_terms,
 )
 from attn_spec.attention.gradients import check_cotangents
+from attn_spec.attention.latent import key_gradient
 from attn_spec.attention.scores import parameters_of, score_of
 from attn_spec.attention.terms import BENDS, known_to, numbers_in_head, slope_of_bends, used
 from attn_spec.attention.weightings import weighting_of
@@ -60,11 +61,15 @@ def enclose_gradients(
     with ctx.workprec(working_precision(problem, precision)):
         heads = [_head(problem, cotangent, dL, b, h) for b, h in np.ndindex(problem.score_shape[:2])]
         dq, dk, dv, dA = ([head[name] for head in heads] for name in ("q", "k", "v", "A"))
+        of_k = _stack(dk, (*grouped, problem.head_dim)).sum(axis=2)
+        of_v = _stack(dv, (*grouped, problem.value_dim)).sum(axis=2)
         found = {
             "dq": _enclosed(_over_queries(problem, dq), queries),
-            "dk": _enclosed(_stack(dk, (*grouped, problem.head_dim)).sum(axis=2), keys),
-            "dv": _enclosed(_stack(dv, (*grouped, problem.value_dim)).sum(axis=2), keys),
+            "dk": _enclosed(of_k, keys),
+            "dv": _enclosed(of_v, keys),
         }
+        if problem.latent:
+            found["dkv"] = _enclosed(key_gradient(of_k, of_v), keys)
         if problem.bias is not None:
             found["dbias"] = _option_gradient(problem, "bias", _stack(dA, problem.score_shape), undefined)
         if problem.sinks is not None:

@@ -11,6 +11,7 @@ the final scores as in ``definition``, and the cotangents dO and dL that arrive 
     dK_jd    = scale * sum_i dS_ij q_id                       over every query of every head that reads k
     dV_jc    = sum_i c_ij P_ij dO_ic                          likewise
     dBias    = sum dA_ij                                      over the axes along which the bias was broadcast
+    dKV      = dK + [dV, 0]                                   if v is the first columns of k (``latent``)
     dSinks   = sum dA_iz,  dA_iz = P_iz (0 - delta_i + dL_i)  over the rows, batch entries and heads that share a sink z
 
 In a layer dO is dO W_O of each head, v is v', and what has the gradient of v' is W_V v + b_V; W_O has dO^T o.
@@ -45,6 +46,7 @@ from attn_spec.attention.definition import (
     working_precision,
 )
 from attn_spec.attention.dropout import weight_factors
+from attn_spec.attention.latent import key_gradient
 from attn_spec.attention.scores import score_of
 from attn_spec.attention.terms import BENDS, applied, known_to, numbers_in_head, slope_of_bends, used
 from attn_spec.attention.weightings import weighting_of
@@ -63,8 +65,8 @@ def gradients(
 ) -> dict[str, np.ndarray]:
     """All gradients by name as object arrays of mpf, for dO = ``cotangent`` and dL = ``lse_cotangent``, or 0.
 
-    Names and axes are those of ``problem.quantities``: "dq", "dk", "dv", "dbias" with a bias, and those of the
-    parameters of the score.
+    Names and axes are those of ``problem.quantities``: "dq", "dk", "dv", "dkv" with ``latent``, "dbias" with a
+    bias, and those of the parameters of the score.
     The cotangents are float64 arrays [B, Hq, Sq, Dv] and [B, Hq, Sq]. Raises :class:`ProblemError` for others.
     """
     with_sinks = _score_gradients(problem, cotangent, precision, lse_cotangent)
@@ -78,6 +80,8 @@ def gradients(
             found |= _projected_values(problem, dropped(problem, P), dO, head_outputs(problem, precision + GUARD))
         else:
             found["dv"] = _sum_over_queries(problem, dropped(problem, P), dO)
+        if problem.latent:
+            found["dkv"] = key_gradient(found["dk"], found["dv"])
         if problem.bias is not None:
             found["dbias"] = _sum_to_shape(dA, problem.bias.shape)
         if problem.sinks is not None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from attn_spec.attention.arithmetic import FLOATS
 from attn_spec.attention.dropout import weight_factors
+from attn_spec.attention.latent import key_gradient
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Score, parameters_of, score_of
 from attn_spec.attention.terms import BENDS, applied, known_to, numbers_of, slope_of_bends, used, with_scale
@@ -383,6 +384,8 @@ def gradient_intermediates(
             heads = np.arange(forward.O.shape[1])[:, None, None] == 0
             by_values["output_projection_bias"] = np.where(heads, of_output.sum(axis=2, keepdims=True), 0.0)
     found = {"dq": dq, "dk": dk, "dv": forward.over_group(dv)}
+    if problem.latent:
+        found["dkv"] = key_gradient(dk, found["dv"])
     if problem.bias is not None:
         of_keys = dA[..., : problem.key_length]
         found["dbias"] = of_keys.sum(axis=problem.broadcast_axes("bias"), keepdims=True)

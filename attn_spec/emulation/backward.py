@@ -36,6 +36,7 @@ class TiledGradients(TiledAttention):
         """Prepare the call; ``saved`` are q, k, v, out, lse of the forward pass."""
         self.slopes_of_terms = {}
         dlse, own = options.pop("dlse", None), options.pop("option_dtypes", {})
+        self.without_values = options.pop("without_values", False)
         *qkv, out, lse = saved
         super().__init__(contract, order, *qkv, **options)
         self.q = self.of_queries_there(self.q)
@@ -49,7 +50,10 @@ class TiledGradients(TiledAttention):
         self.sink_gradient_dtype = own.get("sinks", self.c.gradients)
 
     def __call__(self) -> tuple[Any, ...]:
-        """Return dQ, dK, dV and, if there are a bias or sinks, dBias and dSinks, each of the shape of its input."""
+        """Return dQ, dK, dV and, if there are a bias or sinks, dBias and dSinks, each of the shape of its input.
+
+        A call without values has dK + [dV, 0] in place of dK and dV.
+        """
         heads = self.q.shape[1]
         dq = self.array(np.zeros(tuple(self.q.shape)))
         dk, dv = (self.array(np.zeros((len(x), heads, *x.shape[2:]))) for x in (self.k, self.v))
@@ -73,9 +77,11 @@ class TiledGradients(TiledAttention):
                 self.place(dbias.swapaxes(2, 3), of_scores.swapaxes(2, 3))
                 if self.sinks is not None and (at_sink := self.tile.cols == self.Sk).any():
                     of_sinks = of_scores[..., at_sink]
-            scaled = [self.finish_dq(dq), self.finish_dk(self.sum_over_group(dk))]
+            of_k, of_v = self.finish_dk(self.sum_over_group(dk)), self.finish_dv(self.sum_over_group(dv))
+            scaled = [self.finish_dq(dq), self.key_gradient(of_k, of_v) if self.without_values else of_k]
             found = [self.convert(x, "gradients", "score_accumulation") for x in scaled]
-            found.append(self.convert(self.finish_dv(self.sum_over_group(dv)), "gradients", "gradient_accumulation"))
+            if not self.without_values:
+                found.append(self.convert(of_v, "gradients", "gradient_accumulation"))
             if self.bias is not None:
                 found.append(self.convert(self.reduce_bias(dbias), self.bias_gradient_dtype, "gradient_accumulation"))
             if self.sinks is not None:
@@ -256,6 +262,14 @@ class TiledGradients(TiledAttention):
     def finish_dk(self, dk: Any) -> Any:
         return self.apply_rest_of_scale(dk)
 
+    def key_gradient(self, dk: Any, dv: Any) -> Any:
+        """Return dK + [dV, 0], where the values are the first columns of the keys."""
+        whole = self.array(np.zeros(tuple(dk.shape))) + dk
+        of_values = slice(dv.shape[-1])
+        both = self.store(dk[..., of_values]), self.store(dv)
+        whole[..., of_values] = self.add(*both, "gradient_accumulation")
+        return whole
+
     def apply_rest_of_scale(self, x: Any) -> Any:
         """Multiply by the scale, or by what remains of it after operands, dS or the slope of the softcap."""
         match self.scaled:
@@ -290,7 +304,8 @@ class TiledGradients(TiledAttention):
     @staticmethod
     def differentiated(options: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the names of the inputs whose gradients a call with these options returns, in order."""
-        return ("q", "k", "v", *(name for name in ("bias", "sinks") if options.get(name) is not None))
+        keys = ("kv",) if options.get("without_values") else ("k", "v")
+        return ("q", *keys, *(name for name in ("bias", "sinks") if options.get(name) is not None))
 
     def sum_over(self, x: Any, axis: int) -> Any:
         """Sum over an axis, which stays with length 1."""

@@ -15,6 +15,7 @@ from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.frameworks.framework import of
 from attn_spec.kernels.frameworks.torch import TORCH
 from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.presentations import PRESENTATIONS, presented
 from attn_spec.problem.conventions import of_kernel
@@ -158,6 +159,10 @@ def emulate_both(
             return attending(contract, chosen, *heads, **taken)()
 
         q, k, v, out = vectors
+        if shown.key_gradients == ("dkv",):
+            if projects or chooses_score(options):
+                raise NotTaken("this backward pass knows no keys that are values and operands of a score")
+            options |= {"without_values": True}
         if projects:
             found = layer(contract, chosen, q, k, options).layer_backward(run, attend, v, lse, dO)
         elif chooses_score(options):

@@ -19,6 +19,7 @@ from attn_spec.judgement.neighbours import (
     without_options,
 )
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.quantities import QUANTITIES
 
 #: Largest product of the elements of q and the key length for which a problem is judged again for each hint.
 PRODUCTS = 2**20
@@ -55,6 +56,12 @@ def explains(judgement: Judged) -> bool:
 def is_small(problem: Problem) -> bool:
     """Return whether judging the problem some dozens of times, once for each hint, takes only seconds."""
     return problem.q.size * problem.key_length <= PRODUCTS
+
+
+def has_gradient(problem: Problem, name: str, shape: tuple[int, ...]) -> bool:
+    """Return whether the problem has the gradient of this name, and it has this shape."""
+    given = getattr(problem, QUANTITIES[name].gradient_of or "")
+    return given is not None and given.shape == shape and (name != "dkv" or problem.latent)
 
 
 def right_for(problem: Problem, judge: Callable[[Problem], Judged | None]) -> list[str]:

@@ -100,6 +100,7 @@ class Call:
             "output": (*self.q.shape[:3], self.output_width),
             "lse": tuple(self.q.shape[:3]),
             **{name: tuple(getattr(self, name[-1]).shape) for name in ("q", "k", "v", "dq", "dk", "dv")},
+            "dkv": tuple(self.k.shape),
         }
         return own[quantity] if quantity == "lse" else self.presentation.layout.shape(own[quantity])
 

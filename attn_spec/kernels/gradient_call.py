@@ -15,7 +15,7 @@ from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.problem.conventions import DEFAULTS, OPEN, Conventions
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.quantities import BACKWARD, QUANTITIES
+from attn_spec.problem.quantities import BACKWARD, OF_KEYS, QUANTITIES
 from attn_spec.problem.used_places import used_places
 
 
@@ -35,7 +35,7 @@ class Pulled:
     @property
     def whole(self) -> bool:
         """True if a gradient is a sum over heads, so that no head can be judged alone."""
-        return self.made.layer or bool(self.found.keys() - {"dq", "dk", "dv"})
+        return self.made.layer or bool(self.found.keys() - {"dq", *OF_KEYS})
 
     def parts(self) -> Iterator[GradientPart]:
         """Yield the kv heads one after the other, each with its query heads; or all heads at once if ``whole``."""
@@ -54,7 +54,7 @@ class Pulled:
     def group(self, b: int, g: int) -> GradientPart:
         """Return the part of one kv head with its query heads."""
         heads = slice(g * self.made.group_size, (g + 1) * self.made.group_size)
-        own = {"output": heads, "lse": heads, "dq": heads, "dk": slice(g, g + 1), "dv": slice(g, g + 1)}
+        own = {**dict.fromkeys(("output", "lse", "dq"), heads), **dict.fromkeys(OF_KEYS, slice(g, g + 1))}
         problem = self.made.group(b, g)
         return self._part(problem, (b, g), lambda name, x: self.made.numbers(name, x, b, own[name]))
 
@@ -123,7 +123,7 @@ def pulled(
     *,
     out: Any = None,
 ) -> Pulled:
-    """Read gradients by name: "dq", "dk", "dv", or "d" and the name of an option. Raises :class:`CallError`."""
+    """Read gradients by name: "dq", "dk", "dv", "dkv", or "d" and the name of an option. Raises :class:`CallError`."""
     if not isinstance(gradients, Mapping):
         kind = type(gradients).__name__
         raise CallError(f"gradients must be a mapping by name, as {{'dq': dq, 'dk': dk, 'dv': dv}}, not of type {kind}")
@@ -131,6 +131,10 @@ def pulled(
     unknown = sorted(found.keys() - set(BACKWARD))
     if unknown or not found:
         raise CallError(f"gradients must be some of {', '.join(BACKWARD)}, not {', '.join(unknown) or 'none'}")
+    if "dkv" in found and not made.options.get("latent"):
+        raise CallError(
+            "dkv is the gradient of keys whose first columns are the values; pass latent=True, or dk and dv instead"
+        )
     made.check_gradients(found)
     for name, x in found.items():
         is_option = QUANTITIES[name].gradient_of in OPTIONS

@@ -23,7 +23,7 @@ class LatentCalls(Packed):
 
     The call has no values. One cache, ``kv``, has keys of width D, and ``head_dim_v`` says Dv. Or ``ckv`` has the first
     Dv columns of each key, and ``kpe`` the other D - Dv, which are rotated; both lack the axis of heads. A kernel's
-    output is [.., Dv]. No gradient is asked for: that of a key would be the sum of dK and dV.
+    output is [.., Dv]. The gradient of ``kv`` is dK + [dV, 0]. None is asked for of two caches, or of queries apart.
     """
 
     #: True if the keys lie in two caches, ``ckv`` and ``kpe``.
@@ -40,6 +40,10 @@ class LatentCalls(Packed):
         queries = ("q_nope", "q_pe") if self.queries_apart else ("q",)
         return (*queries, *(("ckv", "kpe") if self.two_caches else ("kv",)))
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return ("q", "kv")
+
     def holds(self, tensor: str) -> str:
         return _HELD[tensor]
 
@@ -52,12 +56,17 @@ class LatentCalls(Packed):
         return super().further(problem) | width
 
     def refusal(self, option: str) -> str:
-        if option in ("backward", "lse_backward"):
-            return "since its keys are values too, and their gradient would be a sum of two"
+        if option in ("backward", "lse_backward") and len(self.tensors) > 2:
+            return "since no released kernel has gradients of a key in two caches, or of a query in two tensors"
         return super().refusal(option)
 
     def together(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Return q, k and v, of which v says the width Dv alone, as the tensors of a call."""
+        """Return q, k and v, of which v says the width Dv alone, as the tensors of a call.
+
+        Gradients have the names of the tensors already.
+        """
+        if "v" not in arrays:
+            return dict(arrays)
         width, found = arrays["v"].shape[-1], {"q": arrays["q"], "kv": arrays["k"]}
         if self.queries_apart:
             q = found.pop("q")

@@ -22,6 +22,7 @@ from attn_spec.kernels.sequence_arguments import of_sequence, packed_rows, seque
 from attn_spec.problem.conventions import DEFAULTS, Conventions
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.quantities import OF_KEYS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,7 @@ class PackedCall(Call):
 
     def shape(self, quantity: str) -> tuple[int, ...]:
         if quantity not in ("output", "lse"):
-            return tuple(map(int, getattr(self, quantity[-1]).shape))
+            return tuple(map(int, (self.k if quantity == "dkv" else getattr(self, quantity[-1])).shape))
         slots = iter(self.buffer("q"))
         own = {"H": self.query_heads, "D": self.output_width}
         return tuple(own[axis] if axis in own else next(slots) for axis in self._axes(quantity))
@@ -210,7 +211,7 @@ class PackedCall(Call):
             )
 
     def check_gradients(self, names: Iterable[str]) -> None:
-        if {"dk", "dv"} & set(names) and self._shares("k"):
+        if set(OF_KEYS) & set(names) and self._shares("k"):
             raise CallError("two sequences share keys, whose gradients are sums over both; give each its own keys")
 
     def _shares(self, side: str) -> bool:

@@ -14,6 +14,7 @@ from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.kernels.layout import reordered
 from attn_spec.kernels.placement import Placement, used
 from attn_spec.kernels.slots import Slots
+from attn_spec.problem import quantities
 from attn_spec.problem.problem import Problem
 
 #: Free slots behind the last query or key of a packed buffer, at least.
@@ -21,7 +22,7 @@ SPARE = 3
 #: Free slots between two sequences of a buffer with gaps, at most.
 GAP = 3
 #: Tensors and quantities that lie where keys lie; all others lie where queries lie.
-OF_KEYS = ("k", "v", "dk", "dv")
+OF_KEYS = ("k", "v", *quantities.OF_KEYS)
 #: Names of the ids of sequences, by side.
 _SEGMENT_IDS = {"q": "q_segment_ids", "k": "kv_segment_ids"}
 #: Arguments of a call beside its tensors, by name.

@@ -19,13 +19,13 @@ from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.placement import DRAWN_ONCE, Placement
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.quantities import DIFFERENTIABLE, QUANTITIES
+from attn_spec.problem.quantities import DIFFERENTIABLE, OF_KEYS, QUANTITIES
 
 #: Tensors and quantities in the presentation's layout, each with the argument that has its number of heads if heads are
 #: joined. All others have their own axes [B, H, ..], without those that the layout lacks.
 LAID_OUT = {
     **dict.fromkeys(("q", "output", "dq"), "query_heads"),
-    **dict.fromkeys(("k", "v", "dk", "dv"), "kv_heads"),
+    **dict.fromkeys(("k", "v", *OF_KEYS), "kv_heads"),
 }
 
 #: Arguments of a call that are no options: tensors, numbers of heads, and where sequences lie.
@@ -90,6 +90,16 @@ class Presentation:
     def appends(self) -> bool:
         """True if a call writes new keys and values to caches that it is given."""
         return False
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs of a call that may have gradients, beside options: "d" and a name is a quantity."""
+        return ("q", "k", "v")
+
+    @property
+    def key_gradients(self) -> tuple[str, ...]:
+        """Names of the gradients of keys and values, that of keys first."""
+        return tuple(f"d{name}" for name in self.inputs if name != "q")
 
     @property
     def differentiable(self) -> tuple[str, ...]:

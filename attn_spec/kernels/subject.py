@@ -24,7 +24,7 @@ from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process, failed
 from attn_spec.kernels.placement import EMPTY_STATES, PAGE_SIZES, TAILS, Placement
-from attn_spec.kernels.presentation import Handed, Presentation
+from attn_spec.kernels.presentation import Handed, Presentation, shape_of
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.time_limit import OutOfTime, time_limit
 from attn_spec.numbers import bits
@@ -210,19 +210,20 @@ class Subject:
         cotangent: np.ndarray,
         *,
         lse_cotangent: np.ndarray | None = None,
-        wrt: tuple[str, ...] = DIFFERENTIABLE,
+        wrt: tuple[str, ...] | None = None,
         arrange: Arrange = memory.unchanged,
         arrange_inputs: Arrange = memory.unchanged,
     ) -> tuple[Answer, dict[str, bits.Values]]:
         """Return the answer, and dQ, dK, dV and gradients of options for the cotangents dO [B, Hq, Sq, Dv] and dL [B,
         Hq, Sq].
 
-        ``wrt`` names the inputs that require a gradient. ``arrange`` may change the layout of dO in memory,
-        ``arrange_inputs`` that of q, k and v; values stay unchanged. Answer and gradients come from one call, so that a
-        kernel with dropout by chance uses one mask.
+        ``wrt`` names the inputs that require a gradient; None means all. ``arrange`` may change the layout of dO in
+        memory, ``arrange_inputs`` that of q, k and v; values stay unchanged. Answer and gradients come from one call,
+        so that a kernel with dropout by chance uses one mask.
         """
-        given = [name for name in DIFFERENTIABLE if name in wrt and getattr(problem, name) is not None]
-        names = [name for name in given if name not in OPTIONS or not self.sums_gradient_of(name, problem)]
+        options = [name for name in DIFFERENTIABLE if name in OPTIONS and getattr(problem, name) is not None]
+        able = [name for name in options if not self.sums_gradient_of(name, problem)]
+        names = [name for name in (*self.presentation.inputs, *able) if wrt is None or name in wrt]
         found: dict[str, list[np.ndarray]] = {name: [] for name in names}
         answers = []
         for number, part in enumerate(self.presentation.parts(self._merged(problem))):
@@ -309,7 +310,7 @@ class Subject:
         They are zeros for None, which a framework returns for an input without influence.
         """
         if tensor is None:
-            return np.zeros(getattr(problem, name).shape)
+            return np.zeros(shape_of(problem, f"d{name}"))
         values = self._returned(problem, f"d{holder}", tensor, dtype_of(self.dtypes, name, self.contract.gradients))
         member = values if name == holder else self.presentation.member(name, values)
         return self.presentation.taken(problem, f"d{name}", member)

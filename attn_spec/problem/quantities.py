@@ -42,6 +42,16 @@ _ROWS = (
     Quantity(name="dq", symbol="dQ", title="Gradient dQ", axes="BHQD", made_by="backward", gradient_of="q"),
     Quantity(name="dk", symbol="dK", title="Gradient dK", axes="BGKD", made_by="backward", gradient_of="k"),
     Quantity(name="dv", symbol="dV", title="Gradient dV", axes="BGKV", made_by="backward", gradient_of="v"),
+    #: Gradient of the keys of a call without values, whose v is the first columns of k: a problem with ``latent``.
+    Quantity(
+        name="dkv",
+        symbol="dK + [dV, 0]",
+        title="Gradient of keys that are values",
+        axes="BGKD",
+        made_by="backward",
+        gradient_of="k",
+        shown=False,
+    ),
     Quantity(
         name="dbias",
         symbol="dBias",
@@ -75,4 +85,6 @@ FORWARD, BACKWARD = (
     tuple(name for name, row in QUANTITIES.items() if row.made_by == made_by) for made_by in ("forward", "backward")
 )
 #: Inputs that have a gradient, in the order in which a backward function returns the gradients.
-DIFFERENTIABLE = tuple(row.gradient_of for row in _ROWS if row.gradient_of)
+DIFFERENTIABLE = tuple(dict.fromkeys(row.gradient_of for row in _ROWS if row.gradient_of))
+#: Names of the gradients of keys, of values, and of keys that are values.
+OF_KEYS = tuple(row.name for row in _ROWS if row.gradient_of in ("k", "v"))

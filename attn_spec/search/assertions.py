@@ -19,7 +19,7 @@ from attn_spec.contract.readings import gradient_readings_of, readings, readings
 from attn_spec.judgement import bound_terms, measure
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
 from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
-from attn_spec.judgement.other_problems import explains, right_for, within
+from attn_spec.judgement.other_problems import explains, has_gradient, right_for, within
 from attn_spec.problem.conventions import OF_ANSWERS, OPEN
 from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.problem.traits import named_by, replaces_score
@@ -123,6 +123,11 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
     return found if zero else found.filter(lambda problem: not problem.blind_queries.any())
 
 
+def without_values(subject: Subject) -> str:
+    """Return why no gradient of the kernel is that of values, or of keys by scores alone; empty if one is."""
+    return "" if "dv" in subject.presentation.key_gradients else "its keys are values too"
+
+
 def has_unknown_operands(subject: Subject, problem: Problem) -> bool:
     """Return whether the operand of some query or key, visible or masked, may overflow; q and k themselves do not."""
     analysis, definite = analysis_of(problem), readings_of(subject.contract, problem)
@@ -135,12 +140,11 @@ def assert_gradients_within_bound(
 ) -> Judgement:
     """Raise :class:`Refutation` unless all gradients ``found``, by name, are within their bounds.
 
-    Names are "dq", "dk", "dv", "dbias"; dO and dL are the cotangents of the output and of the log-sum-exp.
+    Names are "dq", "dk", "dv", "dkv", "dbias"; dO and dL are the cotangents of the output and of the log-sum-exp.
     """
 
     def judge(other: Problem) -> Judgement | None:
-        inputs = [(x, getattr(other, name[1:])) for name, x in found.items()]
-        same = all(x is not None and gradient.shape == x.shape for gradient, x in inputs)
+        same = all(has_gradient(other, name, x.shape) for name, x in found.items())
         return (
             measure.judge_gradients(other, subject.contract, dO, found, dL, conventions=subject.conventions)
             if same

@@ -73,7 +73,8 @@ def _asked(subject: Subject, problem: Problem) -> Planting:
 
 def _backward(subject: Subject, problem: Problem) -> Planting:
     one = _asked(subject, problem)
-    return replace(one, cotangent=cotangent(subject, problem), gradients=("dq", "dk", "dv"))
+    names = ("dq", *subject.presentation.key_gradients)
+    return replace(one, cotangent=cotangent(subject, problem), gradients=names)
 
 
 def _some_rows(recipe: Recipe, seed: int) -> Problem:

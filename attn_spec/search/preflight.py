@@ -221,8 +221,9 @@ def _refused(willing: Subject, option: str, problem: Problem) -> str | None:
         case "backward" if not willing.supports("autograd"):
             return f"{_without_gradients(willing.kernel)}, and it has no @NAME.backward"
         case "backward":
-            reached = willing.gradients(problem, np.ones(problem.output_shape))["dv"].any()
-            return None if reached else "no gradient reaches v"
+            name = willing.presentation.inputs[-1]
+            reached = willing.gradients(problem, np.ones(problem.output_shape))[f"d{name}"].any()
+            return None if reached else f"no gradient reaches {name}"
         case "mask_of_two_axes":  # some callables read its axes as batch entries and keys
             masked = problem.replace(mask=np.tril(np.ones(problem.score_shape[2:], dtype=bool))[None, None])
             answer = willing(masked, arrange_options=of_two_axes)

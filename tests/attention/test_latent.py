@@ -5,6 +5,7 @@ import pytest
 from mpmath import mp
 
 from attn_spec.attention import definition
+from attn_spec.attention.gradients import gradients
 from attn_spec.bounds.intermediates import intermediates
 from attn_spec.bounds.theorems import forward_bound
 from attn_spec.contract.presets import PRESETS
@@ -67,3 +68,21 @@ def test_the_bound_knows_the_width_of_keys_alone(dtype):
 
     for name, allowed in bounds[0].items():
         np.testing.assert_array_equal(allowed, bounds[1][name])
+
+
+def test_the_gradient_of_keys_that_are_values_is_the_derivative():
+    """Central differences in both directions of a change: of the key, and with it of the value."""
+    recipe = {"query_length": 3, "key_length": 4, "head_dim": 3, "value_dim": 2, "latent": True, "seed": 2}
+    problem = Recipe(**recipe, query_heads=2, scale=0.7, dtypes="float64").problem()
+    dO, step = np.random.default_rng(0).standard_normal(problem.output_shape), 2.0**-20
+    found = gradients(problem, dO, BITS)["dkv"].astype(float)
+
+    def loss(k):
+        return (dO * definition.attention(problem.with_inputs(k=k), BITS)).sum()
+
+    for at in np.ndindex(problem.k.shape):
+        ahead, behind = problem.k.copy(), problem.k.copy()
+        ahead[at] += step
+        behind[at] -= step
+        slope = float((loss(ahead) - loss(behind)) / (ahead[at] - behind[at]))
+        assert abs(found[at] - slope) < 2.0**-28  # sums of float64 over a step of 2^-19

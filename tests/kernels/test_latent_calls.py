@@ -160,7 +160,6 @@ def test_what_every_call_has_need_not_be_declared():
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        ({"supports": ("backward",)}, "cannot pass backward, since its keys are values too, and their gradient would"),
         ({"kv_heads": (2,)}, r"kv_heads=\(2,\) has none of the numbers \(1,\), which calls in the presentation mla_pa"),
         ({"head_dims": (64,)}, r"head_dims \(64,\) leave values as wide as keys; declare pairs, such as"),
     ],
@@ -170,6 +169,8 @@ def test_what_a_call_cannot_say_is_an_error(declared, message):
         kernel(framework="numpy", dtypes=("float32",), presentation="mla_paged", **declared)(attend)
 
 
-def test_a_backward_pass_of_keys_that_are_values_is_an_error():
-    with pytest.raises(KernelError, match="a call in the presentation mla_paged has no gradients, since its keys are"):
-        made("mla_paged").backward(attend)
+def test_gradients_of_keys_in_two_caches_are_an_error():
+    with pytest.raises(KernelError, match="cannot pass backward, since no released kernel has gradients of a key in"):
+        kernel(framework="numpy", dtypes=("float32",), presentation="mla_csr", supports=("backward",))(attend)
+    with pytest.raises(KernelError, match="a call in the presentation mla_paged_apart has no gradients, since no rel"):
+        made("mla_paged_apart").backward(attend)

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attn_spec.attention.latent import key_gradient
 from attn_spec.bounds.backward.gradient_bounds import (
     GRADIENT_EVALUATION,
     GradientBound,
     dk_error,
+    dkv_error,
     dq_error,
     dv_error,
     finished_error,
@@ -115,7 +117,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class FinishedKeys:
-    """dK and dV of one group, when all rows of all its heads have been added."""
+    """dK, dV, and with ``latent`` dK + [dV, 0], of one group, when all rows of all its heads have been added."""
 
     gradients: dict[str, Finished]
     #: Keys where they are known, bool [1, 1, keys], under the contract and in float64; and whether all rows are.
@@ -132,6 +134,8 @@ def finished_keys(
     """Return the bounds of sums over all rows of a group's heads; ``forward`` is any block of these rows."""
     amplify = amplification(evaluated.alpha.max(initial=0.0))
     values = {"dk": forward.problem.scale_value * allowed.of_k, "dv": allowed.of_v}
+    if forward.problem.latent:
+        values["dkv"] = key_gradient(values["dk"], values["dv"])
     off = _of_keys(forward, GRADIENT_EVALUATION, evaluated, {name: np.abs(value) for name, value in values.items()})
     off = {name: error * amplify for name, error in off.items()}
     of_keys = _of_keys(forward, contract, allowed, {name: np.abs(value) + off[name] for name, value in values.items()})
@@ -148,6 +152,8 @@ def _of_keys(
     forward: Intermediates, contract: ResolvedContract, sums: GroupSums, sizes: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     unfinished = {"dk": dk_error(forward, contract, sums), "dv": dv_error(forward, contract, sums).error}
+    if forward.problem.latent:
+        unfinished["dkv"] = dkv_error(forward, contract, sums)
     return {
         name: finished_error(forward.problem, contract, name, error, size=sizes[name], alpha=sums.alpha)
         for name, error in unfinished.items()

@@ -30,6 +30,7 @@ from attn_spec.bounds.backward.gradient_sums import (
     sum_eta,
     summed_over_group,
 )
+from attn_spec.bounds.backward.latent_gradients import key_gradient_error
 from attn_spec.bounds.backward.option_gradient_bounds import bias_error, parameter_errors
 from attn_spec.bounds.backward.score_gradient_bounds import ScoreGradientError, score_gradient_error
 from attn_spec.bounds.backward.weight_gradient_bounds import cotangent_entry, cotangent_format
@@ -119,6 +120,10 @@ def gradient_bound(
     )
     dv = dv_error(forward, inner_contract, per_head if forward.problem.projects else sums)
     unfinished |= {"dv": dv.error} if of_layer is None else of_layer(errors, contract, dv)
+    if "dkv" in grad.gradients:
+        # The theorem knows no sizes of terms where formulas of the keys come between these and dK.
+        unknown = np.full(unfinished["dk"].shape, np.inf)
+        unfinished["dkv"] = dkv_error(forward, inner_contract, sums) if plain else unknown
     if "dbias" in grad.gradients:
         unfinished["dbias"] = bias_error(forward, inner_contract, bias_sums(errors), sums.raised)
     if "dsinks" in grad.gradients:
@@ -256,6 +261,14 @@ def dq_error(errors: ScoreGradientError, slack: np.ndarray | float) -> np.ndarra
 def dk_error(forward: Intermediates, contract: ResolvedContract, sums: KeySums) -> np.ndarray:
     """sigma sum over queries and the head group of dS_ij q_i: [B, Hkv, Sk, D]."""
     return _product_error(forward, contract, sums.k_sums, sums.raised)
+
+
+def dkv_error(forward: Intermediates, contract: ResolvedContract, sums: KeySums) -> np.ndarray:
+    """Error of dK + [dV, 0] of a plain score: [B, Hkv, Sk, D]."""
+    sigma, form = forward.problem.scale_value, contract.stages.gradient_accumulation.format
+    error = dk_error(forward, contract, sums)
+    dk = Approximation(sigma * sums.of_k, abs(sigma) * sums.k_sums.total, error, form, contract)
+    return key_gradient_error(contract, dk, dv_error(forward, contract, sums), sums.k_sums.n)
 
 
 def _operand_errors(errors: ScoreGradientError) -> dict[str, np.ndarray]:

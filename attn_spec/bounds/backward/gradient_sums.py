@@ -54,7 +54,7 @@ def summed_over_group(
     ).error
 
 
-def added_up(x: Approximation, contract: ResolvedContract, terms: int) -> Approximation:
+def added_up(x: Approximation, contract: ResolvedContract, terms: int | np.ndarray) -> Approximation:
     """Return x, sums of ``terms`` terms, with the roundings of gradient accumulators and of the stores between them.
 
     Each term enters the accumulator, or is a product that is rounded to it; then it is added, and the sum is stored.

@@ -54,6 +54,8 @@ def linear_gradient_bound(
         ),
         "dv": _dv_error(rows),
     }
+    if "dkv" in grad.gradients:  # no theorem knows the sum of both
+        unfinished["dkv"] = np.full(unfinished["dk"].shape, np.inf)
     finished: dict[str, np.ndarray] = {}
     for name, value in grad.gradients.items():
         error, size = unfinished[name], np.abs(value) + evaluated.get(name, 0.0)

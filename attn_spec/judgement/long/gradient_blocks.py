@@ -40,6 +40,7 @@ from attn_spec.judgement.long.row_sample import TOLD, RowSample, Sampled, chance
 from attn_spec.judgement.measure import Judgement, judge_gradients, measured_gradients
 from attn_spec.problem.conventions import DEFAULTS, Conventions
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.quantities import OF_KEYS
 
 #: Largest factor by which a problem that is judged in one piece may exceed the allowed memory.
 FAR = 4
@@ -171,7 +172,7 @@ class _Judging:
         if "dq" in part.found:
             rows = problem.q[..., 0].size
             found.rows, found.drawn, found.decided = found.rows + rows, found.drawn + rows, found.decided + rows
-        found.keys += problem.k[..., 0].size if part.found.keys() & {"dk", "dv"} else 0
+        found.keys += problem.k[..., 0].size if part.found.keys() & set(OF_KEYS) else 0
 
     def _count(
         self, judgement: Judgement, name: str, at: tuple[int, int], rows: np.ndarray, *, elements: bool = True
@@ -188,11 +189,11 @@ class _Judging:
         chosen = Sampled(np.arange(n), n, n)
         if self.sampled is not None:
             chosen = self.sampled.of(one.k[0, g], one.v[0, g], self.groups)
-        if part.found.keys() & {"dk", "dv"}:
+        if part.found.keys() & set(OF_KEYS):
             self.judgement.keys_drawn += chosen.drawn
             self.judgement.least_keys_drawn = min(self.judgement.least_keys_drawn, chosen.share_drawn)
         decided = self.judgement.decided
-        if not options and is_glanced(part.problem) and self._cleared(part, b, g, heads, chosen.index):
+        if not options and self._is_glanced(part) and self._cleared(part, b, g, heads, chosen.index):
             return
         self.judgement.decided = decided  # all rows are judged again
         of_heads, of = self._summed(heads, ALL if chosen.is_whole else chosen.index)
@@ -204,6 +205,10 @@ class _Judging:
             for each in head.of_rows:
                 self._count(each.judgement, "dq", self._place(part, b, h), each.rows)
         self._add_keys(part, b, g, of, chosen.index)
+
+    def _is_glanced(self, part: GradientPart) -> bool:
+        """Return whether a glance may clear the part; none knows the gradient of keys that are values."""
+        return "dkv" not in part.found and is_glanced(part.problem)
 
     def _place(self, part: GradientPart, b: int, h: int) -> tuple[int, int]:
         """Return the batch entry and query head of a part's head in the full answer."""
@@ -227,7 +232,7 @@ class _Judging:
         The theorems are applied to the rows that see an open key, since other rows add nothing to it, and regardless of
         the domain. If an element is outside, they are applied again to all rows.
         """
-        own = {name: part.found[name][b, g] for name in ("dk", "dv") if name in part.found}
+        own = {name: part.found[name][b, g] for name in OF_KEYS if name in part.found}
         left = left_open(heads, self.judgement.contract, own, every, self.memory)
         narrowed = [
             replace(given, summed=_rows_of(given, left.keys, rows), judged=rows)
@@ -281,7 +286,7 @@ class _Judging:
         )
 
     def _add_keys(self, part: GradientPart, b: int, g: int, of: FinishedKeys, keys: np.ndarray) -> None:
-        own = {name: part.found[name][b : b + 1, g : g + 1] for name in ("dk", "dv") if name in part.found}
+        own = {name: part.found[name][b : b + 1, g : g + 1] for name in OF_KEYS if name in part.found}
         if not all(is_sharp(of.gradients[name], of.evaluated_in_domain) for name in own):
             self._whole(replace(one_group(part, b, g), found=own))
             return

@@ -8,6 +8,7 @@ import numpy as np
 
 from attn_spec.attention.scores import score_of
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.quantities import OF_KEYS
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def gradient_parts_of(
 ) -> list[GradientPart]:
     """Return the parts of a problem: by batch entry and kv head, unless a gradient is a sum over these."""
     whole = GradientPart(problem, cotangent, lse_cotangent, found)
-    if problem.projects or found.keys() - {"dq", "dk", "dv"}:
+    if problem.projects or found.keys() - {"dq", *OF_KEYS}:
         return [whole]
     return [one_group(whole, b, g) for b, g in np.ndindex(problem.k.shape[:2])]
 
@@ -42,7 +43,7 @@ def one_group(part: GradientPart, b: int, g: int) -> GradientPart:
     """Return one kv head of a part, with its query heads."""
     problem, dL = part.problem, part.lse_cotangent
     entry, group = slice(b, b + 1), slice(g * part.problem.group, (g + 1) * part.problem.group)
-    heads = {"dq": group, "dk": slice(g, g + 1), "dv": slice(g, g + 1)}
+    heads = {"dq": group, **dict.fromkeys(OF_KEYS, slice(g, g + 1))}
     return GradientPart(
         problem.take("B", [b]).take("H", [g]),
         part.cotangent[entry, group],

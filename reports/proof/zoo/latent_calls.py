@@ -1,18 +1,42 @@
-"""Mutants of calls of latent attention without values: sound kernels that read one of the caches wrongly."""
+"""Mutants of calls of latent attention without values: sound kernels that misread a cache, or lose a gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from attn_spec.emulation.backward import TiledGradients
+from attn_spec.emulation.kernels import emulate_both
+from attn_spec.emulation.sound import PRECISE
+from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.latent_calls import LatentCalls, side_by_side
 from attn_spec.kernels.pages import CountedPages
+from attn_spec.kernels.presentations import PRESENTATIONS
 
 from .latent import ABSORBED
 from .lengths import ALONE
-from .packed import packed_mutant
+from .mutants import introduce
+from .packed import TAKES, packed_mutant
+
+GRADIENTS = "gradients.query_and_key_gradients_are_within_their_bounds"
+
+
+def gradient_mutant(*, source: str) -> Callable[[type[TiledGradients]], type[TiledGradients]]:
+    """Register a wrong backward pass of a sound kernel that is called without values."""
+
+    def register(gradients: type[TiledGradients]) -> type[TiledGradients]:
+        def build(name: str, dtype: str) -> Kernel:
+            supports = [each for each in TAKES if PRESENTATIONS["mla_joined"].can_say(each)]
+            declared = {"dtypes": (dtype,), "contract": "fused", "conventions": {"unused": "unread"}}
+            return emulate_both(
+                name, PRECISE, gradients=gradients, supports=supports, presentation="mla_joined", **declared
+            )
+
+        return introduce(gradients, build, source=source, named_by=GRADIENTS, dtype="float32")
+
+    return register
 
 
 def rows_apart(cache: Any, width: int, step: int) -> Any:
@@ -94,3 +118,20 @@ class HalfOfTheValuesLost(LatentCalls):
         found = super().values(kv, width).clone()
         found[..., width // 2 :] = 0
         return found
+
+
+@gradient_mutant(source="made up: the backward pass of attention whose values are another tensor")
+class GradientOfValuesLost(TiledGradients):
+    """The gradient of a key is dK: what reaches it as a value is not added."""
+
+    def key_gradient(self, dk: Any, dv: Any) -> Any:
+        del dv
+        return dk
+
+
+@gradient_mutant(source="made up: dV added where the rotated part comes first")
+class GradientOfValuesAtTheEnd(TiledGradients):
+    """dV is added to the last columns of dK, which are those of the rotated part."""
+
+    def key_gradient(self, dk: Any, dv: Any) -> Any:
+        return super().key_gradient(dk.flip(-1), dv.flip(-1)).flip(-1)
