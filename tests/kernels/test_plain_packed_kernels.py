@@ -128,9 +128,9 @@ def made(name, misread=lambda **arguments: arguments):
     return attention
 
 
-def verdict(made_kernel, name, examples):
+def verdict(made_kernel, name, examples, dtype="float32"):
     profile = Profile(name="test", examples=examples, floor=1, seconds=60, shrink_seconds=0, seed=0)
-    row, _ = search(PROPERTIES[name], Subject(made_kernel, "float32"), profile, seed=0)
+    row, _ = search(PROPERTIES[name], Subject(made_kernel, dtype), profile, seed=0)
     return str(row.verdict), row.message
 
 
