@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attn_spec.problem.conventions import Conventions as Conventions
     from attn_spec.problem.problem import Problem as Problem
     from attn_spec.search.drawing.regimes import Recipe as Recipe
+    from attn_spec.search.kept_calls import keep as keep
     from attn_spec.sessions.parametrization import parametrize as parametrize
     from attn_spec.testing import assert_attention as assert_attention
     from attn_spec.testing import assert_attention_gradients as assert_attention_gradients
@@ -32,6 +33,7 @@ _HOMES = {
     "Recipe": "search.drawing.regimes",
     "assert_attention": "testing",
     "assert_attention_gradients": "testing",
+    "keep": "search.kept_calls",
     "kernel": "kernels.declaration",
     "parametrize": "sessions.parametrization",
     "run": "kernels.by_hand",
@@ -46,6 +48,7 @@ __all__ = [
     "Recipe",
     "assert_attention",
     "assert_attention_gradients",
+    "keep",
     "kernel",
     "parametrize",
     "run",

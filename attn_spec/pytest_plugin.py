@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,11 +99,17 @@ WATCH: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+#: Option of assertions.
+ASSERTIONS: dict[str, dict[str, Any]] = {
+    "keep": {"action": "store_true", "help": "store each call that assert_attention refutes as a case and a script"},
+}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options, all named --attn-..."""
     group = parser.getgroup("attn-spec", "certify attention kernels")
     parser.addini("attn_watch", "functions whose calls are judged while tests run", type="linelist", default=[])
-    for name, settings in (OPTIONS | WATCH).items():
+    for name, settings in (OPTIONS | WATCH | ASSERTIONS).items():
         group.addoption(f"--attn-{name}", dest=f"attn_{name.replace('-', '_')}", **settings)
 
 
@@ -258,6 +265,24 @@ def assert_attention(record_property: Callable[[str, object], None]) -> Callable
         return judgement
 
     return recorded
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[Any]:
+    """Store the call of a refuted assertion, if ``--attn-keep`` asks for it, and say in the report how to run it."""
+    report = yield
+    is_loaded = "attn_spec.testing" in sys.modules  # a test that asserted has imported it
+    if is_loaded and call.excinfo is not None and item.config.getoption("attn_keep"):
+        from attn_spec import faults
+        from attn_spec.search.kept_calls import keep
+        from attn_spec.testing import NotAttention
+
+        lines: list[str] = []
+        if isinstance(error := call.excinfo.value, NotAttention):
+            with faults.told("case", lines):
+                lines.append(keep(error))
+            report.sections.append(("attn-spec", "\n".join(lines)))
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

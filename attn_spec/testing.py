@@ -52,12 +52,32 @@ ROWS, HEADS = 64, 2
 Judged = TypeVar("Judged", bound=RowJudgement)
 
 
-class NotAttention(AssertionError):  # noqa: N818 -- a verdict, not an internal error
-    """An element is outside its bound for certain; ``judgement`` holds the measurements."""
+#: Line of a failure that says how to run its call again.
+AGAIN = "  again     pytest --attn-keep, or attn_spec.keep(error), stores this call as a case and a script"
 
-    def __init__(self, text: str, judgement: RowJudgement) -> None:
-        super().__init__(text)
-        self.judgement = judgement
+
+@dataclass(frozen=True)
+class Asserted:
+    """Call of an assertion, as the test made it, from which it can be stored."""
+
+    made: Call
+    #: Arguments of the call, tensors among them, by the names that the test uses.
+    arguments: Mapping[str, Any]
+    #: Judged tensors by quantity, and the cotangents of output and log-sum-exp, if gradients are judged.
+    answers: Mapping[str, Any]
+    cotangents: tuple[Any, ...] = ()
+    #: Signature that names the arguments; None if they have attn-spec's names.
+    signature: str | None = None
+    #: Index of the worst element in the tensor of the test.
+    place: tuple[int, ...] = ()
+
+
+class NotAttention(AssertionError):  # noqa: N818 -- a verdict, not an internal error
+    """An element is outside its bound for certain; ``judgement`` holds the measurements, and ``call`` the call."""
+
+    def __init__(self, text: str, judgement: RowJudgement, call: Asserted) -> None:
+        super().__init__(f"{text}\n{AGAIN}")
+        self.text, self.judgement, self.call = text, judgement, call
 
 
 class NotJudged(AssertionError):  # noqa: N818 -- a verdict, not an internal error
@@ -113,8 +133,10 @@ def assert_attention(
     has a bound, or if more than the share ``unjudged`` has none. Raises :class:`CallError` for arguments that are no
     call of attention.
     """
+    passed = _passed(q, k, v, words)
     reading = _reading(signature, {"q": q, "k": k, "v": v}, presentation, words)
     q, k, v = reading.tensors.values()
+    told = {"output": out, "lse": lse}
     words, out, lse = dict(reading.words), reading.laid("output", out), reading.laid("lse", lse)
     conventions = _conventions(words)
     _check_effort(memory, unjudged, seed)
@@ -133,7 +155,8 @@ def assert_attention(
         judgement = judge_parts(lambda: made.parts(answer), resolved, **how)
     tensors = {"q": q, "k": k, "v": v, "output": out, "lse": lse}
     given = AsGiven(**tensors, presentation=shown, words=words, conventions=conventions)
-    asked = Asked(made, words, declared, conventions, given, reading)
+    asserted = Asserted(made, passed, told, signature=signature)
+    asked = Asked(made, words, declared, conventions, given, reading, asserted)
     judgement = _verdict(asked, judgement, unjudged, answer)
     judgement.power = _power(made, resolved, conventions, seed, lse=lse is not None) if power else None
     return judgement
@@ -167,6 +190,7 @@ def assert_attention_gradients(
     ``empty_row="zero"`` declares, or ``out``, the output of the forward pass, shows. Other arguments are those of
     :func:`assert_attention`. With ``signature``, gradients may also be named after the function's parameters: "dquery".
     """
+    passed, sent = _passed(q, k, v, words), (dout, dlse)
     reading = _reading(signature, {"q": q, "k": k, "v": v}, presentation, words)
     q, k, v = reading.tensors.values()
     words, gradients = dict(reading.words), reading.gradients(gradients)
@@ -191,7 +215,8 @@ def assert_attention_gradients(
         judgement = judge_gradient_parts(given.parts, resolved, **how)
     tensors = {"q": q, "k": k, "v": v, "gradients": gradients, "dout": dout, "dlse": dlse}
     as_given = GradientsAsGiven(**tensors, presentation=shown, words=words, conventions=conventions)
-    return _verdict(Asked(made, words, declared, conventions, as_given, reading), judgement, unjudged)
+    asserted = Asserted(made, passed, gradients, sent, signature)
+    return _verdict(Asked(made, words, declared, conventions, as_given, reading, asserted), judgement, unjudged)
 
 
 def _power(made: Call, contract: ResolvedContract, conventions: Conventions, seed: int, *, lse: bool) -> Power:
@@ -208,10 +233,15 @@ def _power(made: Call, contract: ResolvedContract, conventions: Conventions, see
 def _verdict(asked: Asked, judgement: Judged, unjudged: float, answer: Mapping[str, Any] | None = None) -> Judged:
     """Return a judgement that passes. Raises :class:`NotAttention` or :class:`NotJudged` for any other."""
     if judgement.refuted:
-        raise NotAttention(asked.failure(judgement, answer), judgement)
+        raise NotAttention(asked.failure(judgement, answer), judgement, asked.call(judgement))
     if not judgement.exercised or judgement.silent_share > unjudged:
         raise NotJudged(asked.silence(judgement), judgement)
     return judgement
+
+
+def _passed(q: Any, k: Any, v: Any, words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by name, without tensors that it does not have."""
+    return {name: x for name, x in (("q", q), ("k", k), ("v", v)) if x is not None} | dict(words)
 
 
 def _check_effort(memory: int, unjudged: float, seed: int) -> None:
@@ -267,6 +297,13 @@ class Asked:
     #: Tensors and words as the test gave them; hints try other readings of these.
     given: AsGiven | GradientsAsGiven
     reading: Reading
+    asserted: Asserted
+
+    def call(self, judgement: RowJudgement) -> Asserted:
+        """Return the call, with the place of its worst element."""
+        assert judgement.worst is not None
+        place = self.reading.place(judgement.worst.quantity, self._place(judgement.worst))
+        return replace(self.asserted, place=place)
 
     def failure(self, judgement: RowJudgement, answer: Mapping[str, Any] | None) -> str:
         """Return about ten lines: the worst element, its error, the allowed error, and what would explain it."""

@@ -63,7 +63,8 @@ def test_a_wrong_answer_fails_with_the_element_in_the_order_of_the_test():
         assert_attention(*(x.transpose(1, 2) for x in (out, q, k, v)), presentation="BSHD", contract="fp32")
 
     lines = str(failure.value).splitlines()
-    assert len(lines) == 10
+    assert len(lines) == 11
+    assert lines[-1].startswith("  again     pytest --attn-keep")
     assert re.fullmatch(r"  of that   \d+ % [a-z' ]+, \d+ % [a-z' ]+, \d+ % [a-z' ]+", lines[9])
     assert lines[1] == f"  tensors   q {(shape := (2, 40, 4, 16))}, k {shape}, v {shape}, float32"
     assert lines[2:4] == ["  contract  fp32", "  looked at all 320 rows"]
@@ -405,7 +406,7 @@ def test_an_output_of_a_query_without_keys_that_is_no_constant_is_told(shows):
     ("change", "words", "text"),
     [
         ((q, k, v), {}, "gradients must be a mapping by name, as {'dq': dq, .*, not of type tuple"),
-        ({}, {}, "gradients must be some of dq, dk, dv, dbias, .*, not none"),
+        ({}, {}, "gradients must be some of dq, dk, dv, dkv, dbias, .*, not none"),
         ({"dx": q}, {}, "gradients must be some of .*, not dx"),
         ({"dk": q[:, :1]}, {}, r"dk must have the shape \(2, 4, 40, 16\) here, not \(2, 1, 40, 16\)"),
         ({"dbias": q}, {}, "dbias is the gradient of bias, which this call does not use"),

@@ -6,10 +6,8 @@ If attn-spec is not installed, a file that declares its kernel with ``@kernel`` 
 
 from __future__ import annotations
 
-import base64
 import pprint
 import textwrap
-import zlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,10 +27,8 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.search.cases import Case
+from attn_spec.search.literals import data, tensor_literal
 from attn_spec.search.property import Property
-
-#: Arrays of up to this many elements are written as numbers, larger ones as compressed bytes.
-READABLE = 256
 
 
 def write(case: Case, property_: Property, subject: Subject, path: Path) -> Path | None:
@@ -186,23 +182,9 @@ def _literal(value: Any) -> str:
     """Return an expression for the exact value, in terms of the script's ``tensor``."""
     if not isinstance(value, Given):
         return repr(value)
-    return f"tensor({_data(value.values)}, {value.dtype!r})"
+    return tensor_literal(value.values, value.dtype)
 
 
 def _array(values: np.ndarray) -> str:
     """Return an expression for float64 values, in terms of the script's ``numbers``."""
-    return f"numbers({_data(values.astype(np.float64))})"
-
-
-def _data(array: np.ndarray) -> str:
-    """Return the shape and the numbers of an array as they are written in a script."""
-    if array.size <= READABLE:
-        listed = ", ".join(_number(x) for x in array.ravel().tolist())
-        return f"{array.shape}, [{listed}]"
-    packed = base64.b85encode(zlib.compress(np.ascontiguousarray(array).tobytes())).decode()
-    return f"{array.shape}, {packed!r}"
-
-
-def _number(x: float) -> str:
-    """Return the shortest decimal that is exactly ``x``; a bool unchanged."""
-    return repr(x) if np.isfinite(x) else f"float({str(x)!r})"
+    return f"numbers({data(values.astype(np.float64))})"

@@ -2,7 +2,10 @@
 
 from string import Template
 
-TEMPLATE = Template('''"""Counterexample $id, written by attn-spec. Exits with 1 while the kernel still fails, else 0.
+from attn_spec.search.literals import FUNCTIONS
+
+TEMPLATE = Template(
+    '''"""Counterexample $id, written by attn-spec. Exits with 1 while the kernel still fails, else 0.
 
 Property: $statement
 Kernel:   $kernel
@@ -57,23 +60,9 @@ WORST_CALL, WORST_PART, PLACE = $worst_call
 WORST = $worst
 
 
-def numbers(shape, data, kind="float64"):
-    """Make an array of numbers, or of bools."""
-    if isinstance(data, str):
-        data = np.frombuffer(zlib.decompress(base64.b85decode(data)), dtype=kind)
-    return np.array(data, dtype=kind).reshape(shape)
-
-
-def tensor(shape, data, dtype):
-    """Make a tensor of exact values in a dtype; "bool" counts as a dtype."""
-    array = numbers(shape, data, "bool" if dtype == "bool" else "float64")
-$give
-
-
-def values(x):
-    """Return the exact values of a tensor."""
-$take
-
+'''
+    + FUNCTIONS
+    + '''
 
 def listed(answer):
     """Return the tensors of an answer."""
@@ -156,4 +145,5 @@ if WORST_CALL is None:
     failed |= repeated
 print("still fails" if failed else "no longer fails here; attn-spec replay $id checks the property itself")
 sys.exit(failed)
-''')
+'''
+)

@@ -51,7 +51,7 @@ class Case:
 
     #: Id of the property.
     property_id: str
-    #: Name by which ``attn_spec.kernels.resolve`` finds the kernel again.
+    #: Name by which ``attn_spec.kernels.resolve`` finds the kernel again; empty for a call of an assertion.
     kernel: str
     #: Declarations that were given with the name of an undecorated callable.
     declared: dict[str, Any] = field(default_factory=dict)
@@ -220,8 +220,9 @@ def described(path: Path) -> list[str]:
     except CaseError as error:
         return [f"{path.stem}  {error}"]
     problem = textwrap.shorten(repr(case.problem), 110, placeholder=" ...")
+    kernel = case.kernel or "a call of an assertion"
     return [
-        f"{path.stem}  {case.kernel}, {case.problem.dtype}, {case.device}  {case.property_id}",
+        f"{path.stem}  {kernel}, {case.problem.dtype}, {case.device}  {case.property_id}",
         f"          {problem}",
     ]
 

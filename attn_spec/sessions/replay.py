@@ -133,6 +133,8 @@ def run(case: Case, call_limit: float, isolate: str = "never", kernel: str = "",
     from attn_spec.search.preflight import preflight
     from attn_spec.search.property import load_all
 
+    if not (kernel or case.kernel):
+        return Replay(2, "an assertion stored this case, and knows no kernel; name one by --kernel")
     property_ = load_all().get(case.property_id)
     if property_ is None:
         return Replay(2, f"property {case.property_id!r} no longer exists; see `attn-spec properties`")

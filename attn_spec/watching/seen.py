@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attn_spec.kernels.any_call import any_call, presentation_of
-from attn_spec.kernels.call import Call, CallError
-from attn_spec.kernels.signatures.reading import Reading, read
-from attn_spec.problem.conventions import OF_ANSWERS
+from attn_spec.kernels.call import CallError
 from attn_spec.watching import autocast
 from attn_spec.watching.backward import Backward
 from attn_spec.watching.target import Target
@@ -57,17 +54,6 @@ class Seen:
             return {"signature": self.target.row.name, **plain}
         own = {letter: plain.pop(name) for letter, name in self.names.items()}
         return {**own, **{name: x for name, x in plain.items() if x is not None}}
-
-    def call(self) -> Call:
-        """Return the call as assertions read it."""
-        words = self.words()
-        row = words.pop("signature", None)
-        tensors = {letter: words.pop(letter, None) for letter in "qkv"}
-        reading = Reading(tensors=tensors, words=words, presentation=None) if row is None else read(row, tensors, words)
-        q, k, v = reading.tensors.values()
-        shown = presentation_of(q, reading.presentation, reading.words)
-        options = {name: x for name, x in reading.words.items() if name not in OF_ANSWERS}
-        return any_call(q, k, v, presentation=shown, **options)
 
     def with_views(self, backward: Backward, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the positional arguments with views in place of q, k and v."""

@@ -30,11 +30,13 @@ class Refuted:
     case: str = ""
     #: Reason for which no case was stored.
     missing: str = ""
+    #: Path of a script of the call; empty if there is none.
+    script: str = ""
 
     def __str__(self) -> str:
         """Return the message, and how to run the call again."""
         again = f"  replay    attn-spec replay {self.case}" if self.case else f"  no case   {self.missing}"
-        return f"{self.text}\n{again}"
+        return "\n".join([self.text, again, *([f"  script    python {self.script}"] if self.script else [])])
 
 
 @dataclass

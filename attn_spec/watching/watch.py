@@ -17,7 +17,8 @@ from typing import Any
 from attn_spec import faults
 from attn_spec.contract.contract import Contract
 from attn_spec.kernels.call import CallError
-from attn_spec.search.cases import HOME, LARGE, Case, save
+from attn_spec.search.cases import HOME
+from attn_spec.search.kept_calls import kept
 from attn_spec.testing import NotAttention, NotJudged, assert_attention, assert_attention_gradients
 from attn_spec.watching import autocast
 from attn_spec.watching.backward import Backward, differentiates
@@ -28,14 +29,6 @@ from attn_spec.watching.target import Target, WatchError, target
 
 #: Seconds of judging that a watch may spend on new kinds of calls before its share of the time allows them.
 AT_FIRST = 2.0
-#: Property that a stored case of a quantity is a case of.
-PROPERTIES = {
-    "output": "accuracy.output_is_within_its_bound",
-    "lse": "accuracy.log_sum_exp_is_within_its_bound",
-    "dq": "gradients.query_and_key_gradients_are_within_their_bounds",
-    "dk": "gradients.query_and_key_gradients_are_within_their_bounds",
-    "dv": "gradients.value_gradients_are_within_their_bounds",
-}
 
 
 @dataclass
@@ -200,28 +193,20 @@ class Watch:
     def _kept(self, seen: Seen, way: str, error: NotAttention) -> Refuted:
         """Return the record of a refuted call, which is stored as a case."""
         if self.keep is None:
-            return Refuted(str(error), way, missing="the watch keeps no cases")
+            return Refuted(error.text, way, missing="the watch keeps no cases")
+        names = {} if self.target.row is not None else seen.names
         try:
-            made, worst = seen.call(), error.judgement.worst
-            assert worst is not None
-            problem = made.whole()
-            if problem.entries > LARGE:
-                problem = made.group(
-                    worst.index[0], worst.index[1] // (1 if worst.quantity in ("dk", "dv") else made.group_size)
-                )
-            case = Case(
-                property_id=PROPERTIES.get(worst.quantity, PROPERTIES["output"]),
-                kernel=self.target.spec,
+            found = kept(
+                error,
+                self.keep,
+                function=self.target.spec,
                 declared=seen.target.declared,
                 device=seen.device,
-                problem=problem,
-                message=str(error),
-                worst=worst,
+                names=names,
             )
-            save(case, self.keep)
         except Exception as fault:
-            return Refuted(str(error), way, missing=faults.in_one_line(fault))
-        return Refuted(str(error), way, case.id)
+            return Refuted(error.text, way, missing=faults.in_one_line(fault))
+        return Refuted(error.text, way, found.case, script="" if found.script is None else str(found.script))
 
     @contextlib.contextmanager
     def _judging(self) -> Iterator[None]:

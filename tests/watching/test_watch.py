@@ -85,6 +85,8 @@ def test_a_refuted_call_is_a_case_that_runs_again(tmp_path):
     (path,) = (tmp_path / ".attn-spec" / "cases").glob("*.json")
     case = load(path)
     assert f"attn-spec replay {case.id}" in str(raised.value)
+    assert f"script    python .attn-spec/cases/{case.id}.py" in str(raised.value)
+    assert f"else '{__name__}:of_the_future'" in path.with_suffix(".py").read_text()
     assert case.kernel == f"{__name__}:of_the_future"
     with pytest.raises(Refutation, match="the truth is"):
         load_all()[case.property_id].check(Subject(from_callable(of_the_future), "float32"), case.problem)
