@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import adds_to_scores, changes_weights, replaces_score, ties_values
 from attn_spec.search.assertions import assert_within_bound
@@ -102,14 +103,16 @@ def test_a_nan_in_v_reaches_its_column_of_the_rows_that_see_it(subject: Subject,
 def test_an_infinite_score_gives_no_number(subject: Subject, problem: Problem) -> None:
     """An infinite entry of k, where queries are positive, makes the rows NaN that see the key.
 
+    In a dtype without infinities the entry is NaN, as what it makes of numbers that are too large.
     Other rows are the subject of ``a_nan_in_v_reaches_its_column_of_the_rows_that_see_it``.
     """
     rng = randomness(problem)
     b, g, j, c = (int(rng.integers(n)) for n in problem.k.shape)
     q, k = problem.q.copy(), problem.k.copy()
-    q[..., c], k[b, g, j, c] = np.maximum(np.abs(q[..., c]), 1.0), np.inf
+    q[..., c] = np.maximum(np.abs(q[..., c]), 1.0)
+    k[b, g, j, c] = bits.nearest(np.array(np.inf), problem.dtype_of("k"))
     found = np.isnan(subject(problem.replace(q=q, k=k))["output"])
     if rows := int((rows_that_see(problem, b, g, j)[..., None] & ~found).any(-1).sum()):
         raise Refutation(
-            f"k[{b}, {g}, {j}, {c}] is infinite and its scores are, but {rows} rows that see it hold numbers"
+            f"k[{b}, {g}, {j}, {c}] is {k[b, g, j, c]} and its scores are, but {rows} rows that see it hold numbers"
         )

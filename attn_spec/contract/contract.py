@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from attn_spec.contract.stages import Stage, Stages
 from attn_spec.contract.stages import stage as made_stage
 from attn_spec.contract.terms import guard, remembered, state, term
-from attn_spec.numbers.formats import DTYPES, FORMATS, Format, narrowest
+from attn_spec.numbers.formats import DTYPES, EIGHT_BITS, FORMATS, Format, narrowest
 from attn_spec.problem.dtypes import input_dtypes
 
 
@@ -212,6 +212,12 @@ class Contract:
         values = {field.name: getattr(self, field.name) for field in fields(Contract)}
         if self.multiplicands == "input":
             values["multiplicands"] = narrowest(*inputs).name
+        if inputs[0] in EIGHT_BITS and self.output == "input":
+            raise ContractError(
+                f"contract field output is the dtype of q, {inputs[0]}, in which there are no outputs; declare another"
+            )
+        if inputs[0] in EIGHT_BITS and self.gradients == "input":
+            values["gradients"] = self.output
         values |= {stage: words.get(values[stage], values[stage]) for stage in STAGES}
         alternatives = tuple(other.at(dtype) for other in self.alternatives)
         return ResolvedContract(**{**values, "alternatives": alternatives})

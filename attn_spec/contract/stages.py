@@ -55,7 +55,7 @@ def stage(form: Format, direction: str, *, flushes: bool) -> Stage:
 def contains(form: Format, source: Format) -> bool:
     """Return whether ``form`` has every number of ``source`` that does not overflow: as many bits, as small ones."""
     return guard("formats of the same range and fewer bits", form.precision >= source.precision, True) and guard(
-        "formats of as many bits and a smaller range", form.emin <= source.emin, True
+        "formats of as many bits and a smaller range", form.smallest_subnormal <= source.smallest_subnormal, True
     )
 
 

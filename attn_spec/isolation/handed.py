@@ -11,6 +11,7 @@ import numpy as np
 from attn_spec.isolation.channel import Header
 from attn_spec.isolation.tensors import array_of
 from attn_spec.kernels.frameworks.framework import Framework, Strided
+from attn_spec.kernels.frameworks.numpy import strided
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.numbers import bits
 
@@ -73,7 +74,7 @@ class Handed:
             return Made(buffer, buffer, kind, sent.reshape(shape))
         assert isinstance(own, Strided)
         strides, offset = described["strides"], described["offset"]
-        places = np.lib.stride_tricks.as_strided(sent[offset:], shape, [sent.itemsize * step for step in strides])
+        places = strided(sent[offset:], shape, [sent.itemsize * step for step in strides])
         return Made(own.placed(buffer, shape, strides, offset), buffer, kind, places)
 
     def changed(self, own: Framework) -> dict[int, np.ndarray]:

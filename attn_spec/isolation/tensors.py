@@ -12,10 +12,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from attn_spec.numbers.formats import EIGHT_BITS
+
 #: Dtypes of the arrays that are sent, by name.
 DTYPES: dict[str, np.dtype[Any]] = {
     **{name: np.dtype(name) for name in ("float64", "float32", "float16", "bool", "int64", "int32")},
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    **{name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", *EIGHT_BITS)},
 }
 #: A buffer is sent whole up to this many times the tensor's own bytes; above that, the worker makes the layout.
 WIDEST = 4

@@ -21,7 +21,7 @@ from attn_spec.kernels.frameworks.framework import FrameworkError, values_of
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.nearest_names import suggestion
-from attn_spec.numbers.formats import DTYPES
+from attn_spec.numbers.formats import DTYPES, INPUT_DTYPES
 from attn_spec.problem.conventions import OF_ANSWERS, ConventionError, Conventions
 from attn_spec.problem.dtypes import spelled, with_options
 from attn_spec.problem.masks import ALIGNMENTS
@@ -305,8 +305,8 @@ def spelled_dtype(**tensors: Any) -> str:
     Raises :class:`CallError` for a dtype that has no error bound.
     """
     found = {name: _dtype_of(x) for name, x in tensors.items()}
-    if unknown := [dtype for dtype in found.values() if dtype not in DTYPES]:
-        raise CallError(f"q, k and v must be of {', '.join(DTYPES)}, not {unknown[0]}")
+    if unknown := [dtype for dtype in found.values() if dtype not in INPUT_DTYPES]:
+        raise CallError(f"q, k and v must be of {', '.join(INPUT_DTYPES)}, not {unknown[0]}")
     return spelled(found)
 
 

@@ -180,12 +180,12 @@ def _package_of(value: Any) -> str:
 
 
 def _check_lists(**lists: Any) -> None:
-    """Raise :class:`KernelError` if a sequence is a text, which would be read letter by letter, or a mapping."""
+    """Raise :class:`KernelError` if a sequence is a text, read letter by letter, or if dtypes are one mapping."""
     for name, value in lists.items():
         if isinstance(value, str):
             raise KernelError(f"{name} must be several names, ({value!r},), not the text {value!r}")
-        if isinstance(value, Mapping):
-            raise KernelError(f"{name} must be several, ({dict(value)!r},), not one mapping {dict(value)!r}")
+        if name == "dtypes" and isinstance(value, Mapping):
+            raise KernelError(f"dtypes must be several, ({dict(value)!r},), not one mapping {dict(value)!r}")
 
 
 def _with_limits(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.kernel import DECLARABLE, Kernel, KernelError, parameters_of
 from attn_spec.kernels.limits import MEASURED
 from attn_spec.kernels.presentations import PRESENTATIONS
-from attn_spec.numbers.formats import DTYPES, FORMATS
+from attn_spec.numbers.formats import FORMATS, INPUT_DTYPES
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.dtypes import dtype_of, input_dtypes, refusal, with_options
 from attn_spec.problem.options import OPTIONS, parameters
@@ -37,12 +37,12 @@ def check(declared: Kernel) -> None:
         )
     if unknown := sorted(dtype for dtype in declared.dtypes if refusal(dtype) is not None):
         raise KernelError(
-            f"{declared.name} declares unknown dtypes {', '.join(unknown)}; known are {', '.join(DTYPES)}"
+            f"{declared.name} declares unknown dtypes {', '.join(unknown)}; known are {', '.join(INPUT_DTYPES)}"
         )
     if isinstance(declared.contract, Mapping) and (missing := set(declared.dtypes) - set(declared.contract)):
         raise KernelError(f"{declared.name} declares no contract for {', '.join(sorted(missing))}; add one for each")
     if not declared.dtypes:
-        raise KernelError(f"{declared.name} declares no dtypes; known are {', '.join(DTYPES)}")
+        raise KernelError(f"{declared.name} declares no dtypes; known are {', '.join(INPUT_DTYPES)}")
     _check_contracts(declared)
     if declared.signatures is not None and not _is_count(declared.signatures):
         raise KernelError(f"{declared.name}: signatures must be None or at least 1, not {declared.signatures!r}")

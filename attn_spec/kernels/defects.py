@@ -22,7 +22,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from attn_spec.numbers.formats import DTYPES
+from attn_spec.numbers.formats import INPUT_DTYPES
 
 #: Value in place of a file's path: the table beside the kernel that is examined.
 OWN = Path("own")
@@ -53,8 +53,9 @@ class Defect:
                 raise DefectError(f"a known defect needs a {name} that is a text, not {getattr(self, name)!r}")
 
         # ``problem.dtypes``, which reads them all, imports NumPy, and this file is imported by any run of pytest.
-        if self.dtype is not None and {one.rpartition(":")[2] for one in self.dtype.split(",")} - set(DTYPES):
-            raise DefectError(f"the dtype of a known defect must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.dtype is not None and {one.rpartition(":")[2] for one in self.dtype.split(",")} - set(INPUT_DTYPES):
+            known = ", ".join(INPUT_DTYPES)
+            raise DefectError(f"the dtype of a known defect must be one of {known}, not {self.dtype!r}")
 
     def is_of(self, kernel: str, dtype: str, property_id: str) -> bool:
         """Return whether the defect is expected of this kernel, at this dtype, for the property ``property_id``."""

@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
 
 T = TypeVar("T")
@@ -99,4 +100,5 @@ def poison(problem: Problem, name: str, unread: bool) -> float | None:
     if others and (unread or reach * np.abs(getattr(problem, name)).max(initial=0.0) <= LARGEST_PRODUCT):
         return None
     large = LARGE if partner is None else LARGEST_PRODUCT / reach
-    return np.nan if unread else bits.nearest(np.array(large), problem.dtype_of(name)).item()
+    large, dtype = min(large, FORMATS[problem.dtype_of(name)].largest), problem.dtype_of(name)
+    return np.nan if unread else bits.nearest(np.array(large), dtype).item()

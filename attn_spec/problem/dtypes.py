@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.numbers.formats import DTYPES
+from attn_spec.numbers.formats import DTYPES, EIGHT_BITS, INPUT_DTYPES
 from attn_spec.problem.options import OPTIONS
 
 #: Name of the inputs q, k and v together.
@@ -28,7 +28,7 @@ def dtype_of(dtypes: Dtypes, name: str, other: str | None = None) -> str:
 
     Options that are named have a dtype of their own, and so have k and v if theirs is not that of q.
     """
-    if dtypes in DTYPES:
+    if dtypes in INPUT_DTYPES:
         return other or dtypes  # type: ignore[return-value] - a text
     of_q, own = _own(dtypes)  # type: ignore[arg-type] - simplified dtypes are no mapping
     return own.get(name) or other or of_q
@@ -37,6 +37,11 @@ def dtype_of(dtypes: Dtypes, name: str, other: str | None = None) -> str:
 def input_dtypes(dtypes: Dtypes) -> tuple[str, str, str]:
     """Return the dtypes of q, k and v in simplified dtypes."""
     return dtype_of(dtypes, "q"), dtype_of(dtypes, "k"), dtype_of(dtypes, "v")
+
+
+def has_eight_bits(dtypes: Dtypes) -> bool:
+    """Return whether q, k or v has 8 bits in simplified dtypes."""
+    return not set(EIGHT_BITS).isdisjoint(input_dtypes(dtypes))
 
 
 def spelled(dtypes: Dtypes) -> str:
@@ -80,8 +85,11 @@ def refusal(dtypes: Any) -> str | None:
     able = [name for name, row in OPTIONS.items() if row.tensor is np.float64]
     if unknown := [name for name, _ in pairs if name not in able and not _names_inputs(name)]:
         return f"must name q, k, v or options that are tensors of numbers ({', '.join(able)}), not {unknown[0]!r}"
-    if unknown := [dtype for _, dtype in pairs if dtype not in DTYPES]:
-        return f"must be of {', '.join(DTYPES)}, not {unknown[0]!r}"
+    for name, dtype in pairs:
+        known = INPUT_DTYPES if _names_inputs(name) else DTYPES
+        if dtype not in known:
+            of_option = "" if _names_inputs(name) else f", for {name}"
+            return f"must be of {', '.join(known)}{of_option}, not {dtype!r}"
     return _refusal_of_names(pairs)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.dtypes import Dtypes, dtype_of, simplified, spelled, with_dtypes
 from attn_spec.problem.options import OPTIONS, parameters
@@ -44,6 +45,9 @@ class Problem(Sequences):
     def __post_init__(self) -> None:
         check_dtypes(self.dtypes)
         object.__setattr__(self, "dtypes", simplified(self.dtypes))
+        for name in "qkv":
+            if isinstance(getattr(self, name), np.ndarray) and not FORMATS[self.dtype_of(name)].negative_zero:
+                object.__setattr__(self, name, getattr(self, name) + 0.0)  # -0.0, as of a negated 0, is 0.0 there
         check_arrays(self)
         check_options(self)
         for name in [field.name for field in fields(self)]:

@@ -165,13 +165,15 @@ def _contents(
     largest_key = _largest(subject, problem, problem.q * max(1.0, abs(problem.scale_value)) * factor)
     if problem.latent:  # a key's first columns are its value
         largest_key = largest_value = min(largest_key, largest_value)
+    of_k, of_v = (FORMATS[problem.dtype_of(name)].largest / 4 for name in "kv")  # a normal number is clipped to 4
     for what, size in (("N(0, 1) values", 1.0), ("values of size 1e4", 1e4)):
-        k = min(size, largest_key) * rng.standard_normal(problem.k.shape).clip(-4, 4)
-        v = min(size, largest_value) * rng.standard_normal(problem.v.shape).clip(-4, 4)
+        k = min(size, largest_key, of_k) * rng.standard_normal(problem.k.shape).clip(-4, 4)
+        v = min(size, largest_value, of_v) * rng.standard_normal(problem.v.shape).clip(-4, 4)
         yield what, bits.nearest(k, problem.dtype_of("k")), bits.nearest(v, problem.dtype_of("v"))
     if (subject.conventions.masked_nonfinite == "excluded") if nonfinite is None else nonfinite:
         choices = np.array([np.inf, -np.inf, np.nan])
-        yield "Inf and NaN", rng.choice(choices, problem.k.shape), rng.choice(choices, problem.v.shape)
+        k, v = rng.choice(choices, problem.k.shape), rng.choice(choices, problem.v.shape)
+        yield "Inf and NaN", bits.nearest(k, problem.dtype_of("k")), bits.nearest(v, problem.dtype_of("v"))
 
 
 def _largest(subject: Subject, problem: Problem, vectors: np.ndarray) -> float:

@@ -28,10 +28,10 @@ from attn_spec.kernels.signatures.table import SIGNATURES
 from attn_spec.kernels.subject import CALL_LIMIT, Guard, Subject
 from attn_spec.kernels.time_limit import last_resort
 from attn_spec.nearest_names import suggestion
-from attn_spec.numbers.formats import DTYPES
+from attn_spec.numbers.formats import INPUT_DTYPES
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.conventions import OF_ANSWERS, OPEN
-from attn_spec.problem.dtypes import in_one_spelling, input_dtypes, refusal
+from attn_spec.problem.dtypes import has_eight_bits, in_one_spelling, input_dtypes, refusal
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import judged
@@ -133,9 +133,9 @@ def _check_device(kernel: Kernel, device: str) -> None:
 
 def _check_dtypes(kernel: Kernel, dtypes: Sequence[str]) -> None:
     for dtype in dtypes:
-        if ":" not in dtype and dtype not in DTYPES:
-            known = f"; known are {', '.join(DTYPES)}"
-            raise KernelError(f"unknown dtype {dtype!r}{suggestion(dtype, DTYPES, known)}")
+        if ":" not in dtype and dtype not in INPUT_DTYPES:
+            known = f"; known are {', '.join(INPUT_DTYPES)}"
+            raise KernelError(f"unknown dtype {dtype!r}{suggestion(dtype, INPUT_DTYPES, known)}")
         if (reason := refusal(dtype)) is not None:
             raise KernelError(f"the dtypes {dtype} {reason}")
     if kernel.declared and (unknown := [dtype for dtype in dtypes if dtype not in kernel.dtypes]):
@@ -153,6 +153,11 @@ def _check_backward(kernel: Kernel) -> None:
     The declaration cannot check this, since ``@NAME.backward`` completes it later.
     """
     able = kernel.backward_function is not None or _differentiates(kernel)
+    if "backward" in kernel.supports and (eight := [dtype for dtype in kernel.dtypes if has_eight_bits(dtype)]):
+        raise KernelError(
+            f"{kernel.name} declares backward, and no gradients of inputs of 8 bits, {eight[0]}, are judged; leave "
+            "backward out, or declare these dtypes for a kernel of their own"
+        )
     if not able and (declared := sorted(kernel.supports & {"backward", "lse_backward"})):
         raise KernelError(
             f"{kernel.name} declares {', '.join(declared)}, but {_without_gradients(kernel)}; define "

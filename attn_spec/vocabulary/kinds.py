@@ -248,6 +248,7 @@ def _formats() -> list[Word]:
     for name, row in formats.FORMATS.items():
         says = f"{row.precision} significant bits, from 2^{row.emin} to {row.largest:.6g}"
         stored = "dtype of tensors" if name in formats.DTYPES else "stage of a contract only"
+        stored = "dtype of q, k and v" if name in formats.EIGHT_BITS else stored
         facts = _facts(used_as=stored, above_the_largest=row.above, negative_zero=row.negative_zero, source=row.source)
         words.append(Word(kind="format", name=name, says=says, facts=facts))
     return words

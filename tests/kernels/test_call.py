@@ -144,7 +144,7 @@ def test_what_is_no_option_is_refused(words, text):
         ((Q, K[:, [0, 1, 1]], V[:, [0, 1, 1]]), "Hq a multiple of Hkv, do not go together"),
         (
             (Q.astype(int), K.astype(int), V.astype(int)),
-            "q, k and v must be of float64, float32, float16, bfloat16, not int64",
+            "q, k and v must be of float64, float32, float16, bfloat16, float8_.*, not int64",
         ),
     ],
 )

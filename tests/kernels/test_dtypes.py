@@ -156,7 +156,7 @@ def test_the_script_of_a_case_gives_each_tensor_its_dtype():
     ("given", "message"),
     [
         ({"mask": "float32"}, "dtypes must name q, k, v or options that are tensors of numbers .*, not 'mask'"),
-        ({"bias": "float8"}, "dtypes must be of float64, float32, float16, bfloat16, not 'float8'"),
+        ({"bias": "float8"}, "dtypes must be of float64, float32, float16, bfloat16, for bias, not 'float8'"),
         ({"q": "float16"}, "dtypes must name each of q, k and v once, as 'qkv' or apart, not qkv, q"),
         ("bias", "option_dtypes must be a mapping, not 'bias'"),
     ],
@@ -191,7 +191,7 @@ def test_dtypes_are_one_name_where_all_tensors_have_one(given, expected):
         ({"bias": "float32"}, "dtypes must name each of q, k and v once, as 'qkv' or apart, not none of them"),
         ({"q": "float16", "k": "float16"}, "dtypes must name each of q, k and v once, as 'qkv' or apart, not q, k"),
         ("q:float16,k:float16", "dtypes must name each of q, k and v once, as 'qkv' or apart, not q, k"),
-        ("q:float16,kv:float8", "dtypes must be of float64, float32, float16, bfloat16, not 'float8'"),
+        ("q:float16,kv:float8", "dtypes must be of float64, float32, float16, bfloat16, float8_.*, not 'float8'"),
         ([("qkv", "float16"), ("v", "float16")], "dtypes must name each of q, k and v once, .*, not qkv, v"),
         ([("qkv", "float16"), *[("bias", "float16")] * 2], "dtypes must name each option once, not qkv, bias, bias"),
         ({"": "float16"}, "dtypes must name q, k, v or options"),

@@ -39,7 +39,10 @@ def test_the_default_scale_is_one_over_the_square_root_of_d():
 
 
 REFUSED = {
-    "unknown dtype": ({"dtypes": "float8"}, "dtypes must be of float64, float32, float16, bfloat16, not 'float8'"),
+    "unknown dtype": (
+        {"dtypes": "float8"},
+        "float8_e4m3fnuz, float8_e5m2fnuz, not 'float8'",
+    ),
     "list": ({"q": [1.0]}, "q must be a 4-dimensional float64 array of exact values, not [1.0]"),
     "tensor": (
         {"q": torch.zeros(1, 2)},

@@ -1,4 +1,4 @@
-"""NumPy, with the bfloat16 of ml_dtypes."""
+"""NumPy, with the dtypes of ml_dtypes: bfloat16, and those of 8 bits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def array_of(values: np.ndarray, dtype: str) -> np.ndarray:
     if values.dtype != np.float64:
         return np.array(values, order="C")
     with np.errstate(over="ignore"):
-        return np.array(values, dtype=ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype, order="C")
+        return np.array(values, dtype=getattr(ml_dtypes, dtype, dtype), order="C")
 
 
 def uncommitted(size: int) -> mmap.mmap:
@@ -33,13 +33,26 @@ def reach(shape: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
 
 
+def strided(buffer: np.ndarray, shape: Sequence[int], steps: Sequence[int]) -> np.ndarray:
+    """Return a view of a buffer with these strides in bytes.
+
+    NumPy makes none of ml_dtypes' float8_e5m2, which it takes for a float of its own, so bytes are viewed.
+    """
+    known = buffer.view(np.uint8) if buffer.dtype.itemsize == 1 else buffer
+    return np.lib.stride_tricks.as_strided(known, shape, steps).view(buffer.dtype)
+
+
 class NumPy(Strided):
     """NumPy arrays."""
 
     name = "numpy"
     usual = ("float64", "float32")
     abilities = frozenset({"strides", "in_place"})
-    script_gives = "if dtype == 'bfloat16':\n    import ml_dtypes  # gives NumPy this dtype\nreturn array.astype(dtype)"
+    script_gives = (
+        "if dtype == 'bfloat16' or dtype[:6] == 'float8':\n"
+        "    import ml_dtypes  # gives NumPy this dtype\n"
+        "return array.astype(dtype)"
+    )
     script_takes = "return np.asarray(x, dtype=np.float64)"
 
     @property
@@ -62,13 +75,13 @@ class NumPy(Strided):
     def vast(self, tensor: np.ndarray, strides: Sequence[int]) -> np.ndarray:
         size = tensor.itemsize
         buffer = np.frombuffer(uncommitted(size * reach(tensor.shape, strides)), np.uint8).view(tensor.dtype)
-        made = np.lib.stride_tricks.as_strided(buffer, tensor.shape, [size * stride for stride in strides])
+        made = strided(buffer, tensor.shape, [size * stride for stride in strides])
         made[...] = tensor
         return made
 
     def placed(self, buffer: np.ndarray, shape: Sequence[int], strides: Sequence[int], offset: int) -> np.ndarray:
         steps = [buffer.itemsize * stride for stride in strides]
-        return np.lib.stride_tricks.as_strided(buffer.reshape(-1)[offset:], tuple(shape), steps)
+        return strided(buffer.reshape(-1)[offset:], tuple(shape), steps)
 
     def expanded(self, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         return np.broadcast_to(tensor, shape)

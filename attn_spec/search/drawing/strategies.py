@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.numbers import bits
-from attn_spec.numbers.formats import FORMATS
+from attn_spec.numbers.formats import EIGHT_BITS, FORMATS
 from attn_spec.problem import patterns
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.dtypes import input_dtypes
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 TAME = ("normal", "integers", "ties", "large", "one_hot", "first_key_dominates", "rising", "falling")
 #: Bits of the floats that entries are drawn from, before rounding.
 _WIDTHS: dict[str, Literal[16, 32, 64]] = {"float64": 64, "float32": 32, "bfloat16": 32, "float16": 16}
+_WIDTHS |= dict.fromkeys(EIGHT_BITS, 16)
 #: Options and abilities that are drawn; parameters come with their option.
 _DRAWN = {**{name: row for name, row in OPTIONS.items() if row.kind != PARAMETER}, **ABILITIES}
 #: Relative frequencies with which options and abilities are drawn; lengths of zero are rarer.
