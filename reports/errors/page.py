@@ -10,7 +10,6 @@ import jinja2
 from markupsafe import Markup
 
 from attn_spec.judgement.planted_errors import Power, line
-from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.conventions import DEFAULTS
 from attn_spec.problem.quantities import QUANTITIES as KNOWN
 from attn_spec.search import verdict
@@ -20,7 +19,7 @@ from attn_spec.search.property import load_all
 from attn_spec.watching.tally import Tally
 
 from . import figures, svg, tables
-from .rows import PASSES, QUANTITIES, Row, cells, dtypes_of, kernels_of, worst_cases
+from .rows import PASSES, QUANTITIES, Row, cells, dtypes_of, kernels_of, place_of, worst_cases
 
 #: Mark of each verdict, readable without colour.
 MARKS = {"held": "✓", "refuted": "✗", "suspect": "!", "not declared": "\N{EN DASH}", "not exercised": "?"}
@@ -123,7 +122,7 @@ def _verdicts(verdicts: Sequence[verdict.Row]) -> dict[str, Any]:
     return {
         "verdicts": grid,
         "subjects": sorted(
-            {(one.kernel, one.dtype) for one in verdicts}, key=lambda pair: (pair[0], DTYPES.index(pair[1]))
+            {(one.kernel, one.dtype) for one in verdicts}, key=lambda pair: (pair[0], place_of(pair[1]))
         ),
         "denominator": verdict.denominator(verdicts),
         "examined": [row for row in verdicts if row.looked_at],

@@ -9,7 +9,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from attn_spec.numbers.formats import DTYPES
+from attn_spec.numbers.formats import INPUT_DTYPES
+from attn_spec.problem.dtypes import input_dtypes
 from attn_spec.problem.quantities import BACKWARD, FORWARD
 from attn_spec.problem.quantities import QUANTITIES as KNOWN
 
@@ -125,7 +126,12 @@ def kernels_of(rows: Iterable[Row]) -> list[str]:
 
 def dtypes_of(rows: Iterable[Row]) -> list[str]:
     """Return the dtypes from wide to narrow."""
-    return sorted(dict.fromkeys(row.dtype for row in rows), key=DTYPES.index)
+    return sorted(dict.fromkeys(row.dtype for row in rows), key=place_of)
+
+
+def place_of(dtype: str) -> tuple[int, ...]:
+    """Return the place of a dtype from wide to narrow, those of q, k and v one after the other."""
+    return tuple(map(INPUT_DTYPES.index, input_dtypes(dtype)))
 
 
 def cells(rows: Iterable[Row]) -> dict[tuple[str, str, str], Cell]:
