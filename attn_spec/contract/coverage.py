@@ -78,7 +78,7 @@ SILENCES = (
             reason="no theorem says whether a descale multiplies before or behind the formula of operands",
             beside=("q_descale", "k_descale"),
         )
-        for option in ("rotary", "score_weight", "score_gamma", "score_vector", "query_projection")
+        for option in ("rotary", "score_weight")
     ),
 )
 

@@ -29,6 +29,8 @@ class Descales(MatrixProducts):
 
     #: The current tile.
     tile: Tile
+    #: Queries, [B, Hq, Sq, D].
+    q: Any
 
     def __init__(self, contract: ResolvedContract, order: Order, **options: Any) -> None:
         super().__init__(contract, order)
@@ -38,10 +40,6 @@ class Descales(MatrixProducts):
             for name in OPTIONS
             if options.get(name) is not None
         }
-
-    def map_kv_head(self) -> np.ndarray:
-        """Return the kv head that each query head reads, [Hq]."""
-        raise NotImplementedError
 
     # Loading
 
@@ -56,7 +54,7 @@ class Descales(MatrixProducts):
 
     def per_query_head(self, x: np.ndarray) -> np.ndarray:
         """Return numbers of kv heads, or one of all heads, as numbers of query heads."""
-        return x if x.shape[1] == 1 else x[:, self.map_kv_head()]
+        return repeated(x, self.q.shape[1])
 
     def of_keys_of_tile(self, x: np.ndarray) -> np.ndarray:
         """Return the numbers [B, Hkv, tile, 1] of the keys of the tile, or broadcast; those past the end are unused."""
@@ -128,10 +126,16 @@ class Descales(MatrixProducts):
         """Return dV [B, Hkv, Sk, Dv] from its sums over queries, times the descale if no weight had that factor."""
         if self.value_descale_on in ("", "probabilities"):
             return dv
-        return self.times(dv, self.held_descale("v_descale", self.read_descale("v_descale")), "softmax")
+        of_heads = repeated(self.read_descale("v_descale"), dv.shape[1])
+        return self.times(dv, self.held_descale("v_descale", of_heads), "softmax")
 
     def descaled_weight_gradient(self, dP: Any) -> Any:
         """Return the gradient of a tile's weights from the products of cotangents and values as these were read."""
         if self.value_descale_on in ("", "operands"):
             return dP
         return self.times(dP, self.descales("v_descale"), "weight_gradients")
+
+
+def repeated(x: np.ndarray, heads: int) -> np.ndarray:
+    """Return numbers of kv heads, or one of all heads, for so many heads, each kv head for heads beside one another."""
+    return x if x.shape[1] == 1 else np.repeat(x, heads // x.shape[1], axis=1)

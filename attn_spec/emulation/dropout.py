@@ -33,8 +33,9 @@ class Dropout(Scores):
         self.keep: Any = None if keep is None else self.broadcast(values_of(keep))
 
     def dropout_options(self) -> dict[str, Any]:
-        """Return the options by which another call drops the same weights."""
-        return {"dropout_keep": self.keep, "dropout_p": self.dropout_p}
+        """Return the options by which another call multiplies weights by the same factors."""
+        found = {"dropout_keep": self.keep, "dropout_p": self.dropout_p}
+        return found | {name: x for name, x in self.given_descales.items() if name == "v_descale"}
 
     def draw_keep(self, seed: int | None) -> np.ndarray:
         """Return a random keep mask, which a backward pass draws again from the same seed."""

@@ -110,5 +110,7 @@ def _check_scores(p: Any) -> None:
     used = {name: row for name, row in OPTIONS.items() if row.is_used(getattr(p, name))}
     for name in scores:
         if apart := [other for other, row in used.items() if OPTIONS[name].excludes(row)]:
-            why = "its weights are no softmax" if not OPTIONS[name].exponential else "a layer has one length of queries"
+            factor = any(OPTIONS[other].factor_of for other in apart)
+            why = "a factor of its operands is none of the score" if factor else "a layer has one length of queries"
+            why = why if OPTIONS[name].exponential else "its weights are no softmax"
             raise ProblemError(f"{name} cannot be combined with {' and '.join(apart)}: {why}; leave one out")

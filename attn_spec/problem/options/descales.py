@@ -20,6 +20,7 @@ class Descales:
     #: Descale of q, [B, Hkv, 1, 1]: the queries are the real numbers d_q q, with one d_q for the query heads of a key
     #: head. Source: FlashAttention-3, ``q_descale``.
     q_descale: Any = descale(
+        factor_of="q",
         says="takes the descale of q, [B, Hkv, 1, 1]: a real factor of the queries that read a key head",
         kind=TERM,
         axes="BG11",
@@ -28,6 +29,7 @@ class Descales:
     #: Descale of k, [B, Hkv, Sk, 1]: the keys are the real numbers d_k k. Equal numbers along the keys are one descale
     #: for a block of keys, or for all of them.
     k_descale: Any = descale(
+        factor_of="k",
         says="takes the descale of k, [B, Hkv, Sk, 1]: a real factor of each key of each key head",
         kind=TERM,
         axes="BGK1",
@@ -35,6 +37,7 @@ class Descales:
     )
     #: Descale of v, [B, Hkv, Sk, 1]: the values are the real numbers d_v v, of blocks of keys as with ``k_descale``.
     v_descale: Any = descale(
+        factor_of="v",
         says="takes the descale of v, [B, Hkv, Sk, 1]: a real factor of each value of each key head",
         kind=WEIGHT,
         axes="BGK1",

@@ -21,6 +21,7 @@ class Layer:
         spellings=("query_projection",),
         axes="1HAD",
         kind=SCORE,
+        is_linear=False,
         of="",
         plain=lambda n: weight_patterns.plain_slices(n["D"], n["D"]),
     )

@@ -59,6 +59,10 @@ class Option:
     #: SCORE and its PARAMETERs: True if the score is one product of operands that have q and k as factors. A sign
     #: change of both q and k then leaves the score unchanged.
     is_product: bool = True
+    #: SCORE only: True if a factor of q or k is one of the score.
+    is_linear: bool = True
+    #: Name of the tensor that the option is a real factor of: "q", "k" or "v". Empty for other options.
+    factor_of: str = ""
     #: SCORE only: True if weights are exponentials of the score. False if weights are the scores themselves; such a
     #: score has no terms.
     exponential: bool = True
@@ -122,11 +126,14 @@ class Option:
     def excludes(self, other: Option) -> bool:
         """Return whether no problem uses both options.
 
-        This one is a SCORE. The other is another SCORE, a term that this one lacks, or for a layer a number of queries.
+        This one is a SCORE. The other is another SCORE, a term that this one lacks, a factor of a tensor that is none
+        of the score or of the values, or for a layer a number of queries.
         """
         if self.kind != SCORE or self.name == other.name:
             return False
         if self.projects_values and other.up_to == "Q":  # a layer adds b_O to every row of its output
+            return True
+        if (other.factor_of and self.projects_values) or (other.factor_of in ("q", "k") and not self.is_linear):
             return True
         return other.kind == SCORE or (not self.exponential and other.kind in (TERM, ADDEND, WEIGHT))
 

@@ -91,9 +91,10 @@ def positions(*, axes: str, **row: Any) -> Any:
     )
 
 
-def descale(*, axes: str, **row: Any) -> Any:
+def descale(*, factor_of: str, axes: str, **row: Any) -> Any:
     """Return a field for real factors of q, k or v, a tensor with these ``axes``, each of which may be broadcast."""
     return option(
+        factor_of=factor_of,
         wanted="a number that is not above 0, NaN or an infinity",
         accepts=lambda value: bool(np.isfinite(value).all() and (value > 0).all()),
         tensor=np.float64,

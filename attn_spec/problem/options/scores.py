@@ -30,6 +30,7 @@ class Scores:
         spelling="score_gamma",
         axes="BH11",
         plain=lambda _: np.ones((1, 1, 1, 1)),
+        is_linear=False,
         values=patterns.GAMMAS,
         divides=False,
     )
@@ -39,6 +40,7 @@ class Scores:
         spelling="score_vector",
         axes="BH1A",
         plain=lambda n: np.ones((1, 1, 1, n["A"])),
+        is_linear=False,
         values=weight_patterns.VECTORS,
         divides=False,
         is_product=False,

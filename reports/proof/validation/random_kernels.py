@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.attention.terms import DESCALES
 from attn_spec.bounds.backward.weight_gradient_bounds import divides_cotangent
 from attn_spec.contract.contract import Contract, ContractError, ResolvedContract
 from attn_spec.contract.presets import UNDECLARED
@@ -46,6 +47,7 @@ from .random_linear import NO_SOFTMAX, linear_kernel
 from .random_options import (
     WIDE_FORMATS,
     drawn_alibi,
+    drawn_descales,
     drawn_dropout,
     drawn_dtypes,
     drawn_layer,
@@ -114,6 +116,8 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
     sinks = drawn_sinks(np.random.default_rng([seed, 11]), executes, order)
     executes, declares = (_with(contract, sink_reference=sinks.reference) for contract in (executes, declares))
     own |= sinks.dtypes if sinks.options else {}
+    descales, words, folds = drawn_descales(np.random.default_rng([seed, 14]), (*scores, *layer))
+    executes, declares = (_with(contract, **words) for contract in (executes, declares))
     raised, dropout = drawn_dropout(np.random.default_rng([seed, 4]))
     for_matrix, for_dP = (np.random.default_rng([seed, n]) for n in (7, 8))
     made, said = drawn_weight_gradients(for_dP, executes)
@@ -121,7 +125,7 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
     if may_differentiate(executes.at(dtype), order) and for_dP.random() < 0.5:
         executes, declares = (_with(contract, backward_weights="stored") for contract in (executes, declares))
     executes = replace(executes, **worse)
-    order = replace(order, bias_rounded=rounds, alibi_from=origin, dropout_on=raised)
+    order = replace(order, bias_rounded=rounds, alibi_from=origin, dropout_on=raised, descales_first=folds)
     order = replace(order, matrix_on=one_of(for_matrix, ("keys", "queries")))
     order = replace(order, results_stored=bool(for_matrix.random() < 0.3), sink=sinks.tile)
     context = drawn_long_context(np.random.default_rng([seed, 12]))
@@ -132,7 +136,7 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
         kernel = linear_kernel(apart, f"random_{seed}", executes, order, beside=context, **given)
     else:
         ties = drawn_ties(np.random.default_rng([seed, 13]))
-        beside = (*scores, *dropout, *layer, *context, *ties, *sinks.options)
+        beside = (*scores, *dropout, *layer, *context, *ties, *sinks.options, *descales)
         beside = beside if executes.reference != "upper_bound" else tuple(set(beside) - _ADDITIVE)
         lengths, unused = drawn_lengths(np.random.default_rng([seed, 9]))
         agreed = {**unused, "sink_in_lse": sinks.sink_in_lse or not sinks.options}
@@ -183,7 +187,8 @@ def _kernel(
         "multiples": _multiples(rng, shown),
         "exclusive": one_of(rng, ((), (), (("causal", "mask"), ("window", "bias")))),
     }
-    if not shown.can_say("backward"):
+    stored_again = executes.descale_on == "operands" and any(option in DESCALES for option in declared["supports"])
+    if not shown.can_say("backward") or stored_again:
         return emulate(name, executes, order, **declared)
     if "lse" not in supports or conventions.lse_base == "2" or not conventions.sink_in_lse:
         return emulate(name, executes, order, **declared)

@@ -10,6 +10,7 @@ import numpy as np
 
 from attn_spec.contract.contract import Contract
 from attn_spec.emulation.arithmetic import Order
+from attn_spec.emulation.descales import OPTIONS as DESCALES
 from attn_spec.emulation.dropout import BY_CHANCE, DROPOUT
 from attn_spec.emulation.kernels import LONG_CONTEXT, SINKS
 from attn_spec.emulation.operands import CHOICES
@@ -104,6 +105,21 @@ def drawn_sinks(rng: np.random.Generator, executes: Contract, order: Order) -> D
         sink_in_lse=bool(rng.random() < 0.8),
         dtypes={"sinks": one_of(rng, DTYPES)} if rng.random() < 0.3 else {},
     )
+
+
+def drawn_descales(rng: np.random.Generator, others: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str], bool]:
+    """Draw the descales that a kernel takes, the contract's words on them, and whether they multiply the scale first.
+
+    Beside ``others``, scores whose operands are formulas of q and k, no theorem tells of operands with a descale.
+    """
+    taken = tuple(name for name in DESCALES if rng.random() < 0.7) if rng.random() < 0.25 else ()
+    words = {
+        "descale_on": one_of(rng, ("scores", "scores", "operands")),
+        "value_descale_on": one_of(rng, ("output", "probabilities", "operands")),
+    }
+    if others and words["descale_on"] == "operands":
+        taken = tuple(name for name in taken if name == "v_descale")
+    return taken, words, bool(rng.random() < 0.5)
 
 
 def drawn_ties(rng: np.random.Generator) -> tuple[str, ...]:
