@@ -101,6 +101,7 @@ def _outside_model(contract: ResolvedContract) -> str:
     unknown = (
         contract.multiplicand_pieces > 1 or contract.inner_accumulation or contract.normalize == "every_tile" or apart
     )
+    unknown = unknown or contract.probability_scale != 1
     if unknown or contract.reference != "maximum":
         return "its contract has roundings that the model does not know"
     if most_terms(contract) < FEWEST_KEYS:

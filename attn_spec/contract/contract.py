@@ -110,6 +110,13 @@ class Contract:
     sink_reference: str = "keys"
     #: Format of the probabilities when they enter the product with v.
     probabilities: str = "input"
+    #: Factor of the probabilities before their cast, 1 or more: 448.0, or 2.0**8; the output is divided by it. A power
+    #: of 2 may be added to exponents of base 2 where normalization comes after the product. The row sum then has it
+    #: too, and the log-sum-exp does not.
+    probability_scale: float = 1.0
+    #: Cast of a probability above the largest number of its format: "saturates" at that number; or "leaves" the format
+    #: for an infinity or NaN, so that rows with such a probability are not in the domain.
+    overflow: str = "leaves"
     #: "after_product": out = (w @ v) / sum(w). "before_product": out = (w / sum(w)) @ v, where the row sum may be
     #: found tile by tile, but w is not rescaled, and is of the same scores. "every_tile": w is divided by the row sum
     #: so far before its cast, and the output so far rescaled by the ratio of row sums. "by_lse": out = exp(s - LSE) @ v
@@ -178,8 +185,8 @@ class Contract:
             value, kind = getattr(self, name), Integral if name in _COUNTS else Real
             if value is None and name in _OPTIONAL:
                 continue
-            if not isinstance(value, kind) or isinstance(value, bool) or not float(value) >= least:
-                what = "an integer, " if name in _COUNTS else ""
+            if not isinstance(value, kind) or isinstance(value, bool) or not least <= float(value) < math.inf:
+                what = "an integer, " if name in _COUNTS else "finite, "
                 raise ContractError(f"contract field {name} must be {what}{least} or more, not {value!r}")
         if not isinstance(self.alternatives, tuple) or not all(
             isinstance(contract, Contract) for contract in self.alternatives
@@ -230,6 +237,17 @@ class Contract:
     def base2(self) -> bool:
         """True where the contract says that the kernel computes exp(x) as exp2(x log2(e))."""
         return self.exponent != "natural"
+
+    @property
+    def rounds_scale(self) -> bool:
+        """True if a product with the scale of probabilities, or a quotient by it, is rounded: it is no power of 2."""
+        return math.frexp(self.probability_scale)[0] != 0.5
+
+    @property
+    def exponent_offset(self) -> float:
+        """Return the most that is added to exponents for the scale of probabilities, in natural units."""
+        in_exponent = self.base2 and self.normalize == "after_product" and not self.rounds_scale
+        return math.log(self.probability_scale) if in_exponent else 0.0
 
     @property
     def reference_distance(self) -> float:
@@ -358,6 +376,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "sink_reference": ("keys", "maximum"),
     "normalize": ("after_product", "before_product", "every_tile", "by_lse"),
     "merging": ("weighted", "difference"),
+    "overflow": ("saturates", "leaves"),
     "row_sum_of": ("cast", "uncast", "either"),
     "backward_weights": ("recomputed", "stored", "either"),
     "delta": ("output", "probabilities", "either"),
@@ -376,6 +395,7 @@ _AT_LEAST: dict[str, float] = {
     **dict.fromkeys(("multiplicand_pieces", "matrix_block", "inner_terms", "kv_tile", "summation_depth"), 1),
     **dict.fromkeys(("exp_error", "log_error", "tanh_error", "sine_error", "reference_range", "reference_slack"), 0),
     **dict.fromkeys(("lse_merges", "gradient_stores"), 0),
+    "probability_scale": 1,
     # Fewer would leave an accumulator of float16 no bit at all.
     "matrix_extra_bits": -10,
 }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from attn_spec.contract.contract import Contract
+from attn_spec.contract.contract import Contract, ResolvedContract
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
@@ -56,6 +57,13 @@ SILENCES = (
         reason="its weights are divided by their sum once",
     ),
     Silence(
+        option="feature_map",
+        family="linear attention",
+        field="probability_scale",
+        unknown=lambda contract: contract.probability_scale != 1,
+        reason="its weights may be of any size",
+    ),
+    Silence(
         option="score_vector",
         family="additive scores",
         field="reference",
@@ -99,6 +107,52 @@ def silence_of(contract: Contract, problem: Problem) -> str:
 def _unknown(contract: Contract, problem: Problem) -> Iterator[Silence]:
     """Return the reasons for which a contract says nothing of a problem."""
     return (each for each in SILENCES if each.concerns(problem) and each.unknown(contract))
+
+
+def silence_of_probabilities(contract: ResolvedContract) -> str:
+    """Return a sentence if the scale of probabilities takes the largest of any row out of their format; else empty.
+
+    The largest is the scale, times exp(reference_slack) where weights of a lazy reference are cast before the row sum
+    divides them. A contract with an alternative that keeps them in says something.
+    """
+    return "" if any(map(_holds_probabilities, _resolved(contract))) else _too_large(contract)
+
+
+def _resolved(contract: ResolvedContract) -> list[ResolvedContract]:
+    return [contract, *(found for other in contract.alternatives for found in _resolved(other))]
+
+
+def _holds_probabilities(contract: ResolvedContract) -> bool:
+    if contract.reference != "maximum":
+        return True
+    most = math.log(contract.probability_scale) + _slack_of_cast(contract)
+    return most <= math.log(contract.format("probabilities").largest)
+
+
+def _slack_of_cast(contract: Contract) -> float:
+    return contract.reference_slack if contract.normalize == "after_product" else 0.0
+
+
+def _too_large(contract: ResolvedContract) -> str:
+    slack, form = _slack_of_cast(contract), contract.format("probabilities")
+    most = math.log2(contract.probability_scale) + slack / math.log(2)
+    blamed = f"probability_scale={contract.probability_scale!r}" + f", reference_slack={slack!r}" * bool(slack)
+    return (
+        f"a contract with {blamed} has probabilities of 2^{most:.4g} before their cast, above {form.largest:g}, the "
+        f"largest number of probabilities={form.name!r}; declare less {'of either' if slack else ''}".rstrip()
+    )
+
+
+def silence_of_gradients(contract: Contract) -> str:
+    """Return a sentence: why a contract, or an alternative of it, says nothing of gradients; empty if none does."""
+    scales = (one.probability_scale for one in (contract, *_all_alternatives(contract)))
+    found = next((scale for scale in scales if scale != 1), None)
+    if found is None:
+        return ""
+    return (
+        f"a contract with probability_scale={found!r} says nothing of gradients: no theorem of a backward pass "
+        "knows such a scale"
+    )
 
 
 def silences(contract: Contract) -> list[Silence]:

@@ -69,14 +69,33 @@ def multiplicand(contract: ResolvedContract, dtype: str) -> Rounding:
 
 
 def probability_cast(contract: ResolvedContract) -> Rounding:
-    """Return the rounding of the probabilities from the softmax's format to their own, and on to the product's."""
+    """Return the rounding of the probabilities from the softmax's format to their own, and on to the product's.
+
+    A scale c multiplies a probability p first, and rounds unless it is a power of 2. What c p loses to underflow is
+    divided by c with all else: fl(c p) / c = p (1 + e) + f / c. The underflow of c p itself, of p at most, is one of
+    those that a weight has.
+    """
     own, enters = probability_store(contract), rounding_on_entry(contract, contract.stages.probabilities.format)
-    return Rounding(
+    cast = (
         term("the cast of the probabilities", own.u)
         + term("entry of the probabilities to the product", enters.u)
-        + term("the cast of the probabilities", term("both roundings of a probability, multiplied", own.u * enters.u)),
-        term("underflow of a probability's cast", own.eta) + term("underflow of a probability's entry", enters.eta),
+        + term("the cast of the probabilities", term("both roundings of a probability, multiplied", own.u * enters.u))
     )
+    scaled = contract.stages.softmax.u if contract.rounds_scale else 0.0
+    lost = term("underflow of a probability's cast", own.eta) + term("underflow of a probability's entry", enters.eta)
+    return Rounding(
+        cast + term("the product of a probability and its scale", scaled * (1 + cast)),
+        lost / contract.probability_scale,
+    )
+
+
+def unscaling(contract: ResolvedContract) -> tuple[float, float]:
+    """Return the factor for ``growth`` of dividing an output by the scale of probabilities, by a reciprocal perhaps.
+
+    The output is in the format of its accumulator or of the softmax then. A power of 2 changes exponents only.
+    """
+    widest = max(contract.stages.softmax.u, contract.stages.output_accumulation.u)
+    return widest, count("the division by the scale of probabilities", 2 if contract.rounds_scale else 0)
 
 
 def probability_store(contract: ResolvedContract) -> Rounding:

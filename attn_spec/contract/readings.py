@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from attn_spec.contract.contract import ResolvedContract
-from attn_spec.contract.coverage import says_nothing
+from attn_spec.contract.contract import ContractError, ResolvedContract
+from attn_spec.contract.coverage import says_nothing, silence_of_gradients
 from attn_spec.contract.products import probability_cast
 from attn_spec.contract.stages import contains
 from attn_spec.contract.terms import remembered
@@ -50,7 +50,12 @@ def _of_problem(found: tuple[ResolvedContract, ...], problem: Problem | None) ->
 
 @remembered(64)
 def gradient_readings(contract: ResolvedContract) -> tuple[ResolvedContract, ...]:
-    """Return the readings for the backward pass, which has more fields that leave a choice."""
+    """Return the readings for the backward pass, which has more fields that leave a choice.
+
+    Raises :class:`ContractError` if the contract says nothing of gradients.
+    """
+    if reason := silence_of_gradients(contract):
+        raise ContractError(reason)
     return tuple(
         reading
         for one in _alternatives(contract)

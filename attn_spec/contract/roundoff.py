@@ -28,8 +28,13 @@ def elementary_error(contract: ResolvedContract, name: str) -> float:
 
 
 def row_sum_store(contract: ResolvedContract) -> float:
-    """Relative error of keeping the finished row sum in the softmax's format."""
-    return term("the store of the row sum", contract.stages.softmax.of(contract.stages.row_sum.format).u)
+    """Relative error of keeping the finished row sum in the softmax's format.
+
+    A sum of probabilities that a scale has multiplied may be divided by it, through a rounded reciprocal.
+    """
+    kept, softmax = contract.stages.softmax.of(contract.stages.row_sum.format).u, contract.stages.softmax.u
+    unscaled = contract.rounds_scale and contract.row_sum_of == "cast"
+    return term("the store of the row sum", (1 + kept) * (1 + softmax) ** (2 * unscaled) - 1 if unscaled else kept)
 
 
 def is_power_of(base: int, x: float) -> bool:

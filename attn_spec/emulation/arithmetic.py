@@ -45,6 +45,9 @@ class Order:
     exponent_folded: bool = False
     #: True if descales multiply the scale before that multiplies the scores.
     descales_first: bool = False
+    #: True if a scale of probabilities is added to the exponent where the contract lets it be: to the reference if the
+    #: exponent is folded, else to the difference of score and reference. False if it multiplies weights at their cast.
+    scale_in_exponent: bool = False
     #: Operand that the matrix W of the bilinear score q^T W k multiplies first: the "keys" or the "queries".
     matrix_on: str = "keys"
     #: True if a bias is divided by the scale and added before the scale multiplies.

@@ -62,11 +62,12 @@ class Dropout(Scores):
     def multiplied(self) -> str:
         """Tensor that 1 / (1 - p) multiplies: the order's choice if it is possible, else the "weights".
 
-        "values" needs a product that no rounding changes, "probabilities" needs weights normalized before p.v.
+        "values" needs a product that no rounding changes, "probabilities" needs weights normalized before p.v, which no
+        scale multiplies.
         """
         possible = {
             "values": contains(self.c.format("multiplicands"), self.c.format("softmax")),
-            "probabilities": self.c.normalize == "before_product",
+            "probabilities": self.c.normalize == "before_product" and self.c.probability_scale == 1,
         }
         return self.order.dropout_on if possible.get(self.order.dropout_on, True) else "weights"
 

@@ -130,8 +130,21 @@ class TiledAttention(Dropout):
         return self.times(m, self.exponent_factor(), "score_accumulation")
 
     def weights(self, s: Any, m: Any) -> Any:
-        """Return unnormalized weights p = exp(s - m)."""
-        return self.exponential(self.subtract(s, m))
+        """Return unnormalized weights p = exp(s - m), times the scale of probabilities if exponents have it."""
+        b = self.exponent_offset
+        if not b:
+            return self.exponential(self.subtract(s, m))
+        if not self.folds_exponent:
+            return self.exponential(self.round(self.subtract(s, m) + b, "softmax"))
+        reference = self.reference_in_base(self.xp.where(m == -np.inf, 0.0, m))
+        moved = self.round(reference - b, "score_accumulation")
+        return self.exponential(self.round(self.score_in_base(s) - moved, "softmax"))
+
+    @property
+    def exponent_offset(self) -> float:
+        """Logarithm of base 2 of the scale of probabilities if it is added to exponents, else 0."""
+        added = self.order.scale_in_exponent and self.c.exponent_offset
+        return math.log2(self.c.probability_scale) if added else 0.0
 
     def rescale_factor(self, m: Any, m_new: Any) -> Any:
         if self.folds_exponent:
@@ -150,12 +163,44 @@ class TiledAttention(Dropout):
         return self.round(x * alpha, stage)
 
     def accumulate_row_sum(self, l: Any, p: Any) -> Any:
-        casts = self.c.row_sum_of == "cast" and self.c.normalize == "after_product"
+        casts = self.casts_row_sum
         w = self.convert(self.cast_once(p) if casts else p, "row_sum", "multiplicands" if casts else "softmax")
         return self.accumulate(lambda j: w[..., j, None], w.shape[-1], "row_sum", l)
 
+    @property
+    def casts_row_sum(self) -> bool:
+        """True if the row sum adds weights after their cast."""
+        return self.c.row_sum_of == "cast" and self.c.normalize == "after_product"
+
     def cast(self, p: Any) -> Any:
-        return self.enter(self.convert(p, "probabilities", "softmax"), "probabilities")
+        return self.enter(self.convert(self.held(self.scaled_weights(p)), "probabilities", "softmax"), "probabilities")
+
+    def scaled_weights(self, p: Any) -> Any:
+        """Return weights times the scale of probabilities, unless their exponents have it."""
+        c = self.c.probability_scale
+        return p if c == 1 or self.exponent_offset else self.times(p, c, "softmax")
+
+    def held(self, p: Any) -> Any:
+        """Return numbers before the cast of probabilities, at most its largest if the cast saturates."""
+        if self.c.overflow != "saturates":
+            return p
+        largest = self.c.format("probabilities").largest
+        return self.xp.where(p > largest, largest, p)
+
+    def unscaled(self, acc: Any) -> Any:
+        """Return an output without the scale of probabilities, unless the row sum that will divide it has it too."""
+        c, scaled_sum = self.c.probability_scale, self.casts_row_sum or self.exponent_offset
+        if c == 1 or scaled_sum:
+            return acc
+        stage = "output_accumulation" if self.order.divides else "softmax"
+        return self.times(acc, self.constant(1 / c, stage=stage), stage)
+
+    def unscaled_row_sum(self, l: Any) -> Any:
+        """Return a row sum without the scale of probabilities, for its logarithm."""
+        c = self.c.probability_scale
+        if c == 1 or not (self.casts_row_sum or self.exponent_offset):
+            return l
+        return self.times(self.convert(l, "softmax", "row_sum"), self.constant(1 / c, stage="softmax"), "softmax")
 
     def cast_probabilities(self, p: Any, l: Any) -> Any:
         """Return the weights as they enter the product, divided by l first if the contract normalizes before it."""
@@ -200,6 +245,10 @@ class TiledAttention(Dropout):
         return self.xp.where(l == 0, 1.0, self.convert(l, "softmax", "row_sum"))
 
     def finish(self, acc: Any, l: Any) -> Any:
+        """Return acc / l, or acc if the weights were normalized already, without the scale of probabilities."""
+        return self.finish_unscaled(self.unscaled(acc), l)
+
+    def finish_unscaled(self, acc: Any, l: Any) -> Any:
         """Return acc / l, or acc if the weights were normalized already."""
         if self.c.normalize != "after_product":
             return self.convert(self.descaled_output(self.raised(acc, "output")), "output", "output_accumulation")
@@ -218,14 +267,17 @@ class TiledAttention(Dropout):
     def natural_lse(self, m: Any, l: Any) -> Any:
         """Return m + log(l), the natural logarithm; minus infinity where no key was seen."""
         if not self.folds_exponent:
-            return self.log_of_sum(m, l)
+            b = self.exponent_offset
+            return self.log_of_sum(m, l if b else self.unscaled_row_sum(l), b)
+        l = self.unscaled_row_sum(l)
         top = self.times(self.xp.where(m == -np.inf, 0.0, m), self.factor(), "score_accumulation")
         log = self.times(self.logarithm(self.nonzero(l)), self.ln2, "score_accumulation")
         return self.finished_lse(self.round(top + log, "softmax"), l)
 
-    def log_of_sum(self, m: Any, l: Any) -> Any:
-        """Return m + log(l) for a reference m in the units of the exponential, as the natural logarithm."""
+    def log_of_sum(self, m: Any, l: Any, offset: float = 0.0) -> Any:
+        """Return m + log(l) - offset for m and an offset in the units of the exponential, as the natural logarithm."""
         total = self.round(self.xp.where(m == -np.inf, 0.0, m) + self.logarithm(self.nonzero(l)), "softmax")
+        total = self.round(total - offset, "softmax") if offset else total
         return self.finished_lse(self.times(total, self.ln2, "softmax") if self.is_base2 else total, l)
 
     def finished_lse(self, total: Any, l: Any) -> Any:

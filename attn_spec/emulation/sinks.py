@@ -20,7 +20,8 @@ class SinkFactor(TiledAttention):
             z = self.moved_sink()
             self.sinks = None
             m, l, acc = self.fold(self.tiles())
-            value = self.divide(self.convert(acc, "softmax", "output_accumulation"), self.nonzero(l))
+            acc = self.convert(self.unscaled(acc), "softmax", "output_accumulation")
+            value = self.divide(acc, self.nonzero(l))
             value = self.convert(value, "partial_outputs", "softmax")
             L = self.natural_lse(m, l)[..., None]
             out = self.round(value * self.factor_beside(z, L), "softmax")

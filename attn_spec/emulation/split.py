@@ -85,7 +85,13 @@ class NormalizedSplitAttention(SplitAttention):
     def combine(self, parts: Sequence[Part]) -> tuple[Any, Any]:
         """Return output and log-sum-exp; a part is a key with its log-sum-exp as score and its output as value."""
         natural_lse = super(SplitAttention, self).natural_lse
-        return super().combine([self.arrive(self.normalized(part, natural_lse(*part[:2]))) for part in parts])
+        lses = [natural_lse(part.m, part.l) for part in parts]
+        unscaled = [part._replace(acc=self.unscaled(part.acc)) for part in parts]
+        return super().combine([self.arrive(self.normalized(*each)) for each in zip(unscaled, lses, strict=True)])
+
+    def finish(self, acc: Any, l: Any) -> Any:
+        """Return acc / l of merged parts, which have no scale of probabilities any more."""
+        return self.finish_unscaled(acc, l)
 
     def natural_lse(self, m: Any, l: Any) -> Any:
         """Return the natural log-sum-exp of merged parts, whose references are log-sum-exps."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from attn_spec.attention.terms import DESCALES
 from attn_spec.contract.contract import ContractError
-from attn_spec.contract.coverage import silences
+from attn_spec.contract.coverage import silence_of_gradients, silence_of_probabilities, silences
 from attn_spec.contract.presets import check_said
 from attn_spec.kernels.argument_names import is_number
 from attn_spec.kernels.destinations import SPELLINGS
@@ -145,9 +145,13 @@ def _check_contracts(declared: Kernel) -> None:
         contract = declared.contract_declared(dtype)
         try:
             check_said(contract, dtype)
-            declared.contract_for(dtype)
+            resolved = declared.contract_for(dtype)
         except ContractError as error:
             raise KernelError(f"{declared.name}: {error}") from error
+        if reason := silence_of_probabilities(resolved):
+            raise KernelError(f"{declared.name}: {reason}")
+        if "backward" in declared.supports and (reason := silence_of_gradients(contract)):
+            raise KernelError(f"{declared.name}: {reason}; declare another contract, or leave backward out of supports")
         for silence in silences(contract):
             if silence.concerns_options(declared.supports):
                 raise KernelError(

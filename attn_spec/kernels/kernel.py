@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_spec.contract.contract import Contract, ResolvedContract
+from attn_spec.contract.coverage import silence_of_gradients
 from attn_spec.kernels.defects import Defect
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.frameworks.framework import Framework
@@ -136,11 +137,15 @@ class Kernel:
 
         The function is called with the cotangent ``dout``, the inputs and outputs of the forward call, and the same
         options. ``lse`` is None if the forward call returns none. ``dlse`` is passed if the cotangent of the LSE is not
-        zero (ability "lse_backward"). Raises :class:`KernelError` if calls in the presentation have no gradients.
+        zero (ability "lse_backward"). Raises :class:`KernelError` if calls in the presentation have no gradients, or
+        if the contract says nothing of them.
         """
         shown = PRESENTATIONS.get(self.presentation)
         if shown is not None and (reason := shown.refusal("backward")):
             raise KernelError(f"{self.name}: a call in the presentation {self.presentation} has no gradients, {reason}")
+        for reason in map(silence_of_gradients, map(self.contract_declared, self.dtypes)):
+            if reason:
+                raise KernelError(f"{self.name}: {reason}; declare another contract, or no backward pass")
         object.__setattr__(self, "backward_function", function)
         object.__setattr__(self, "supports", self.supports | {"backward"})
         return function

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,11 @@ class Format:
     def unit_roundoff(self) -> float:
         """The largest relative error of rounding a normal number to nearest, u = 2**-p."""
         return 2.0**-self.precision
+
+    @property
+    def rounds_to_largest(self) -> float:
+        """The end of the numbers that are rounded to the largest, half a step of the grid above it."""
+        return self.largest + 2.0 ** (math.floor(math.log2(self.largest)) - self.precision)
 
     @property
     def smallest_normal(self) -> float:

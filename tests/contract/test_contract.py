@@ -32,10 +32,10 @@ from attn_spec.numbers.formats import FORMATS
         ("kv_tile", 2.5, "contract field kv_tile must be an integer, 1 or more, not 2.5"),
         ("multiplicand_pieces", None, "contract field multiplicand_pieces must be an integer, 1 or more, not None"),
         ("matrix_extra_bits", -40, "contract field matrix_extra_bits must be an integer, -10 or more, not -40"),
-        ("log_error", "4", "contract field log_error must be 0 or more, not '4'"),
+        ("log_error", "4", "contract field log_error must be finite, 0 or more, not '4'"),
         ("alternatives", [FUSED], "contract field alternatives must be a tuple of contracts, not [Contract("),
-        ("reference_range", -1.0, "contract field reference_range must be 0 or more, not -1.0"),
-        ("exp_error", float("nan"), "contract field exp_error must be 0 or more, not nan"),
+        ("reference_range", -1.0, "contract field reference_range must be finite, 0 or more, not -1.0"),
+        ("exp_error", float("nan"), "contract field exp_error must be finite, 0 or more, not nan"),
         (
             "exp_error",
             2.0**24,

@@ -179,7 +179,7 @@ def test_a_row_does_not_depend_on_its_companions():
     assert (alone["output"] == kernel(problem)["output"][1:, :, 2:3]).all()
 
 
-@pytest.mark.parametrize(("slack", "moves"), [(0.0, 64), (4.0, 13), (100.0, 1)])
+@pytest.mark.parametrize(("slack", "moves"), [(0.0, 64), (4.0, 13), (70.0, 1)])
 def test_lazy_rescaling_waits_until_the_slack_is_used_up(slack, moves):
     # Scores 0, 1, .., 63, a key at a time: with slack 4 the reference follows every fifth.
     rising = np.arange(64.0).reshape(1, 1, 64, 1)

@@ -8,7 +8,9 @@ import numpy as np
 
 from attn_spec.attention.arithmetic import FLOATS
 from attn_spec.attention.terms import ADDENDS, DESCALES, at_most, divisor, used, with_scale
+from attn_spec.bounds.forward.cast_bounds import largest_that_is_cast, reference_off
 from attn_spec.bounds.forward.dropout_bounds import factor_fits
+from attn_spec.bounds.forward.output_bounds import largest_cast
 from attn_spec.bounds.forward.product_bounds import descales_operands, dot_product_error, product_sizes
 from attn_spec.bounds.forward.row_sum_bounds import WeightError, weight_error
 from attn_spec.bounds.forward.score_bounds import (
@@ -21,7 +23,6 @@ from attn_spec.bounds.forward.score_bounds import (
     score_error,
 )
 from attn_spec.bounds.forward.sink_bounds import above_maximum, below_maximum
-from attn_spec.bounds.forward.weight_bounds import reference_rounding
 from attn_spec.bounds.intermediates import Intermediates, finite, memoized
 from attn_spec.bounds.operand_bounds import operand_error, unknown_keys, value_sizes
 from attn_spec.contract.contract import ResolvedContract
@@ -258,12 +259,9 @@ def _unseen_zeros(forward: Intermediates) -> np.ndarray:
 
 def weights_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Rows [.., Sq] whose weights, row sums and sums of p.v fit, and whose reference is near enough."""
-    weighs_one = contract.normalize == "after_product"
-    off = reference_rounding(forward, contract)[..., 0]
-    # A maximum is one of the scores as they are computed.
-    if guard("weights of scores that are off, of no maximum", contract.reference != "maximum", False):
-        off = off + most_of_row(score_error(forward, contract))
-    top = np.exp(contract.reference_distance + off)
+    weighs_one, c = contract.normalize == "after_product", contract.probability_scale
+    off = reference_off(forward, contract)
+    top = c * np.exp(contract.reference_distance + off)
     sizes, weights = value_sizes(forward, contract), weight_error(forward, contract)
     # Terms are rounded as weights, as products, and in sums.
     grown = (1 + most_of_row(weights.C)) * (
@@ -273,7 +271,7 @@ def weights_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
     sums = (
         top * most_of_row(forward.raised(forward.seen) @ sizes)
         if weighs_one
-        else _largest_mean(forward, weights, sizes)
+        else c * _largest_mean(forward, weights, sizes)
     ) * in_sums
     inside = sums <= term(
         "sums of weights and values", contract.largest("output_accumulation", "inner_accumulation"), np.inf
@@ -293,27 +291,35 @@ def weights_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
     low = np.exp(-above - off - (0.0 if contract.reference == "maximum" else contract.reference_distance)) / grown
     smallest = max(contract.stages.row_sum.format.smallest_normal, contract.stages.softmax.format.smallest_normal)
     inside &= low >= term("the least row sum", smallest)
-    if weighs_one:
-        inside &= top * grown * times("a weight that dropout raises", forward.largest_factor) <= term(
-            "the largest weight", contract.largest("probabilities", "multiplicands", "softmax"), np.inf
+    if weighs_one or c != 1:  # a weight that its row sum has divided, and no scale multiplied, is far below any
+        cast = largest_cast(forward, contract, weights)
+        inside &= cast < term("the largest weight", largest_that_is_cast(contract), np.inf)
+        inside &= cast * (1 + most_of_row(weights.C)) * (1 + contract.stages.probabilities.u) <= term(
+            "the largest weight", contract.largest("multiplicands", "softmax"), np.inf
         )
-        whole = sums if contract.lse_merges else np.minimum(sums, _numerator(forward, contract, weights, off) * in_sums)
+    if weighs_one:
+        numerator = c * _numerator(forward, contract, weights, off) * in_sums
+        whole = sums if contract.lse_merges else np.minimum(sums, numerator)
         inside &= whole <= term(
             "the sum that is divided by the row sum", contract.stages.softmax.format.largest, np.inf
         )
     # An output of fewer keys may be any combination of their values, and so may the sums of their products be.
     if contract.lse_merges or contract.normalize == "every_tile":
         seen = _largest_seen(forward, sizes) * in_sums
-        kept = ("partial_outputs", "softmax") if contract.lse_merges else ()
-        waits = ("output_accumulation", "inner_accumulation", *kept)
-        inside &= times("differences of outputs of parts", 2 if contract.merging == "difference" else 1) * seen <= term(
-            "outputs of parts", contract.largest(*waits), np.inf
-        )
+        most = contract.largest("output_accumulation", "inner_accumulation") / c
+        if contract.lse_merges:
+            most = min(most, contract.largest("partial_outputs", "softmax") / _size_of_merged(contract))
+        inside &= seen <= term("outputs of parts", most, np.inf)
         if contract.reference != "maximum":  # the row sum of fewer keys need not hold the largest weight
             inside &= low * np.exp(-_depth(forward, contract)) >= term(
                 "row sums of parts that are far below the reference", smallest
             )
     return inside & guard("a reference that is near enough", reference_fits(forward, contract), True)
+
+
+def _size_of_merged(contract: ResolvedContract) -> int:
+    """Return the size of what a merge weighs, as a multiple of outputs of parts: these, or their difference."""
+    return times("differences of outputs of parts", 2 if contract.merging == "difference" else 1)
 
 
 def _depth(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_spec.bounds.forward import value_spread
+from attn_spec.bounds.forward.cast_bounds import largest_cast_weight, saturation
 from attn_spec.bounds.forward.dropout_bounds import factor_roundings, factor_underflow, weight_stages
 from attn_spec.bounds.forward.row_sum_bounds import (
     INFLATION,
@@ -42,6 +43,7 @@ from attn_spec.contract.products import (
     rounding_on_entry,
     skipped_pieces,
     sum_underflow,
+    unscaling,
 )
 from attn_spec.contract.roundoff import gamma
 from attn_spec.contract.stages import EXACT, Rounding
@@ -140,6 +142,7 @@ def output_terms(
         weights,
         casts=(count("casts of what the row sum has cast", 2) if factor else 0) if casts_row_sum(contract) else 1,
     )
+    B = B + (1 + B) * saturation(contract, largest_cast(forward, contract, weights)[..., None])
     if merges:
         B = (1 + B) * (1 + merged_growth(forward, contract)) - 1
     size_v, size_o = (
@@ -201,6 +204,7 @@ def output_terms(
         (softmax.u, count("roundings of the normalization", 2) * (1 - before)),
         (narrowing.u, count("the accumulator narrowed to the softmax", 1)),
         (out.u, count("the output's cast", 1)),
+        unscaling(contract),
     )
     if merges:  # normalized by e^L, with L rounded, instead of by the sum of the e^(L_t - L) themselves
         finish = term(
@@ -239,6 +243,22 @@ def output_terms(
         + term("underflow of partial outputs in the hull", count("underflows of outputs that wait", 2) * waiting),
         rough=weights.PA.sum(-1) > LINEAR_UP_TO,
     )
+
+
+def largest_cast(forward: Intermediates, contract: ResolvedContract, weights: WeightError) -> np.ndarray:
+    """Return the largest number that a cast to the format of probabilities rounds in each row, [.., Sq].
+
+    A weight that its row sum has divided, or that its log-sum-exp has made, is at most 1 but for roundings.
+    """
+    if contract.normalize == "after_product":
+        return largest_cast_weight(forward, contract)
+    if contract.normalize == "by_lse":
+        again = not narrows_scores(contract)
+        above = rounding_by_lse(forward, contract, weights, again=again).max(axis=-1, initial=0.0)
+    else:
+        above = weights.defect[..., 0]
+    raised = contract.probability_scale * forward.largest_factor * (1 + gamma((contract.stages.softmax.u, 3)))
+    return raised * np.exp(np.minimum(above, 700.0))
 
 
 def numerator_growth(
@@ -351,6 +371,7 @@ def _terms_by_lse(
         *term("sums with weights exp(s - LSE)", output_sums(contract, forward.keys, length), ()),
     ]
     B = gamma(*factors)
+    B = B + (1 + B) * saturation(contract, largest_cast(forward, contract, weights)[..., None])
     PA, P1A = deviations(
         forward,
         np.where(
@@ -398,7 +419,9 @@ def _terms_by_lse(
         C=np.zeros(forward.L.shape),
         o=o,
         slack=slack,
-        finish=np.full(forward.L.shape, term("the cast of an output by LSE", out.u)),
+        finish=np.full(
+            forward.L.shape, term("the cast of an output by LSE", out.u) + (1 + out.u) * gamma(unscaling(contract))
+        ),
         tiny=term("underflow of the cast of an output by LSE", out.eta) + lost,
         outside_hull=term("underflow of a mean of weights exp(s - LSE)", absolute)
         + term(

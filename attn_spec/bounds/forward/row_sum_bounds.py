@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attn_spec.bounds.forward.cast_bounds import largest_cast_weight, saturation
 from attn_spec.bounds.forward.far_keys import NEGLIGIBLE
 from attn_spec.bounds.forward.score_bounds import repeated_score_error, row_shift, shift_error
 from attn_spec.bounds.forward.sink_bounds import above_maximum, below_maximum, tiles_of
@@ -101,8 +102,11 @@ def weight_error(forward: Intermediates, contract: ResolvedContract) -> WeightEr
         else (log_errors.rescaled, log_errors.R)
     )
     cast, softmax = probability_cast(contract), contract.stages.softmax
+    saturated = 0.0
     if casts_row_sum(contract):
-        alpha = np.where(forward.visible, alpha - term("the cast of a weight in the row sum", math.log1p(-cast.u)), 0.0)
+        saturated = -np.log1p(-saturation(contract, largest_cast_weight(forward, contract)[..., None]))
+        own = term("the cast of a weight in the row sum", -math.log1p(-cast.u)) + saturated
+        alpha = np.where(forward.visible, alpha + own, 0.0)
     alpha = np.where(
         forward.visible, alpha + term("row sums of merges by a difference", merged_row_sum_error(contract)), 0.0
     )
@@ -168,7 +172,8 @@ def weight_error(forward: Intermediates, contract: ResolvedContract) -> WeightEr
         fall=forward.P * fall * widen,
         C=C,
         defect=defect.max(axis=-1, keepdims=True, initial=0.0)
-        - term("the cast where the row sum falls", math.log1p(-cast.u) if casts_row_sum(contract) else 0.0),
+        - term("the cast where the row sum falls", math.log1p(-cast.u) if casts_row_sum(contract) else 0.0)
+        + saturated,
         R=R,
         inverse_sum=inverse_sum,
         eta=eta,
@@ -336,21 +341,25 @@ def lse_rounding(forward: Intermediates, contract: ResolvedContract, weights: We
 
 @np.errstate(all="ignore")
 def lse_error(forward: Intermediates, contract: ResolvedContract, weights: WeightError) -> np.ndarray:
-    """|LSE_hat - L|, [.., Sq]: error of the row sum, then of the logarithm and the last additions."""
+    """|LSE_hat - L|, [.., Sq]: error of the row sum, then of the logarithm and the last additions.
+
+    An offset in the exponents moves the reference as far, and is subtracted.
+    """
     softmax, final = contract.stages.softmax, contract.stages.lse.of(contract.stages.softmax.format)
-    last = gamma((softmax.u, count("roundings of the LSE", 2)), (final.u, count("the LSE's store", 1)))
+    b = contract.exponent_offset
+    last = gamma((softmax.u, count("roundings of the LSE", 3 if b else 2)), (final.u, count("the LSE's store", 1)))
     L = np.where(np.isfinite(forward.L), forward.L, 0.0)[..., 0]
     E_L = row_sum_error(forward, weights)
-    log_sum = np.abs(L - forward.M[..., 0]) + term("the reference in the logarithm", weights.top[..., 0])
+    log_sum = np.abs(L - forward.M[..., 0]) + term("the reference in the logarithm", weights.top[..., 0] + b)
     E_L = (
         E_L
         + term("the error of log", elementary_error(contract, "log_error") * (1 + log_sum + E_L))
         + term("the rounding of the logarithm", softmax.u * (log_sum + E_L))
     )
     shift = row_shift(forward, contract)[..., 0]
-    E_L = E_L + last * (np.abs(L) + term("the LSE before it is moved", shift) + E_L)
+    E_L = E_L + last * (np.abs(L) + term("the LSE before it is moved", shift + b) + E_L)
     if contract.base2:  # m and log2 of the row sum are both multiplied by a rounded ln 2
-        moved = term("the reference that is moved, in the LSE of base 2", shift)
+        moved = term("the reference that is moved, in the LSE of base 2", shift) + b
         reference = term("the reference in the LSE of base 2", np.abs(forward.M[..., 0]) + moved + weights.top[..., 0])
         size = reference + term("the row sum in the LSE of base 2", log_sum) + E_L
         E_L = E_L + gamma((contract.stages.score_accumulation.u, count("ln 2 in the LSE", 4))) * size

@@ -78,6 +78,9 @@ def log_weight_error(forward: Intermediates, contract: ResolvedContract) -> LogW
     With base 2 the arguments are products s c of scores with a rounded c, log2(e) or with the scale in it. c is one
     number, so its error scales x; the products' own, and those of differences that are multiplied last, cost
     6u x + u |s| + u max|s| with it: s c is rounded, and so is m_t c, of the reference m_t at which the weight is made.
+    An offset b in the exponent, the logarithm of a scale of probabilities, makes the argument larger by b. It is added
+    to the difference, which is rounded before, or to -m_t c, which is rounded once more and with it: u b and the larger
+    of u x and u (max|s| + b).
 
     Merging normalized parts, o = sum_t e^(L_t - L) o_t, is merging (m_t, l_t, acc_t) with a factor common to all
     weights of part t: the error of its rounded L_t, and that of the exponential.
@@ -104,6 +107,10 @@ def log_weight_error(forward: Intermediates, contract: ResolvedContract) -> LogW
             + term("the base-2 maximum", size.max(axis=-1, keepdims=True, initial=0.0))
         )
         alpha = alpha + term("underflow of base 2", 2 * work.eta)
+        if b := contract.exponent_offset:
+            reference = work.u * (size.max(axis=-1, keepdims=True, initial=0.0) + b)
+            moved = np.maximum(softmax.u * distance, reference) + softmax.u * b
+            alpha = alpha + term("a scale of probabilities in the exponent", moved)
     if contract.lse_merges:
         alpha = alpha + times("further merges", contract.lse_merges) * (
             term("the log-sum-exps of parts", partial_lse_error(forward, contract))
@@ -128,13 +135,15 @@ def reference_rounding(forward: Intermediates, contract: ResolvedContract) -> np
     """Bound the distance of the largest weight's exponent from 0, or from the reference's own distance, [.., Sq, 1].
 
     With base 2 it may be one s c - fl(m c), of the same c: the rounding of m c stays. Unless the contract says that it
-    may overflow, a kernel keeps it within FARTHEST_REFERENCE, as those do that round s c too.
+    may overflow, a kernel keeps it within FARTHEST_REFERENCE, as those do that round s c too. An offset b may be added
+    to fl(m c) and round it once more.
     """
     if not contract.base2:
         return np.zeros((*forward.s.shape[:-1], 1))
+    b = contract.exponent_offset
     rounded = term(
         "the reference's rounding in base 2",
-        gamma((contract.stages.score_accumulation.u, 1)) * _largest_score(forward, contract),
+        gamma((contract.stages.score_accumulation.u, 2 if b else 1)) * (_largest_score(forward, contract) + b),
     )
     may_overflow = guard("a rounded reference that may overflow", contract.exponent == "base2_fused", False)
     return rounded if may_overflow else np.minimum(rounded, FARTHEST_REFERENCE)
@@ -226,13 +235,14 @@ def partial_lse_error(forward: Intermediates, contract: ResolvedContract) -> np.
     e^-off <= l_t < n e^(slack + off + 1) whatever the part, so |log l_t| < log n + slack + off + 1 and |L_t| is at most
     that much more than the largest score; off is :func:`reference_rounding`. A reference that is no maximum of the part
     may be farther from it, by two scores at most.
-    One logarithm, one sum, one store; with base 2 both summands are multiplied by ln 2.
+    One logarithm, one sum, one store; with base 2 both summands are multiplied by ln 2. An offset in the exponents
+    moves the reference as far, and is subtracted.
     """
     largest = _largest_score(forward, contract)
     log_sum = (
         np.log(np.maximum(forward.keys, 1))
         + _off_maximum(forward, contract)
-        + term("a reference far from the maximum of a part", contract.reference_distance)
+        + term("a reference far from the maximum of a part", contract.reference_distance + contract.exponent_offset)
         + term("the reference's rounding in a part's row sum", reference_rounding(forward, contract))
         + 1
     )
@@ -243,7 +253,7 @@ def partial_lse_error(forward: Intermediates, contract: ResolvedContract) -> np.
     )
     work, softmax = contract.stages.score_accumulation, contract.stages.softmax
     relative = gamma(
-        (softmax.u, count("roundings of a part's log-sum-exp", 2)),
+        (softmax.u, count("roundings of a part's log-sum-exp", 3 if contract.exponent_offset else 2)),
         (contract.stages.lse.of(softmax.format).u, count("storing a part's log-sum-exp", 1)),
         (work.u, count("base 2 of a part's log-sum-exp", 4) if contract.base2 else 0),
     )

@@ -127,9 +127,10 @@ def allowed(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> Arrays:
 
 
 def _contracts(attack: Attack) -> tuple[ResolvedContract, ResolvedContract]:
-    """Return the first readings of both passes."""
+    """Return the first readings of both passes; the forward one twice if no gradients are attacked."""
     contract = attack.contract.at(attack.problem.dtype)
-    return readings(contract)[0], gradient_readings(contract)[0]
+    forward = readings(contract)[0]
+    return forward, forward if attack.cotangent is None else gradient_readings(contract)[0]
 
 
 def _truths(attack: Attack, quantities: Iterable[str]) -> Arrays:

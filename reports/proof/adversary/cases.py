@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.contract.contract import Contract
+from attn_spec.contract.coverage import silence_of_gradients
 from attn_spec.contract.presets import FP64
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import DifferentiatedProduct, StoredWeights
@@ -322,7 +323,7 @@ def narrowed(way: Way, narrow: Iterable[str], seed: int = 0) -> Attack:
 
 
 def attack(way: Way, problem: Problem, contract: Contract, dO: np.ndarray, seed: int) -> Attack:
-    """Return the attack of one way of computing."""
+    """Return the attack of one way of computing; without gradients if the contract says nothing of them."""
     return Attack(
         problem=problem,
         contract=contract,
@@ -330,7 +331,7 @@ def attack(way: Way, problem: Problem, contract: Contract, dO: np.ndarray, seed:
         steps=way.steps,
         gradients=way.gradients,
         layer=way.layer,
-        cotangent=dO,
+        cotangent=None if silence_of_gradients(contract) else dO,
         elements=2,
         seed=seed,
     )

@@ -4,6 +4,7 @@ Each kernel executes what it declares, or less than it declares where a contract
 errors of elementary functions, larger tiles. What the emulation cannot execute is never drawn:
 
 - a log-sum-exp in tf32, which torch lacks;
+- gradients of scaled probabilities, of which no theorem says anything;
 - stored weights that are not normalized before the product, but where dP is so narrow that dO / l is rounded as well;
 - splits by accumulators that may be empty where exp(0) is not 1, since they rescale the others once more than there are
   tiles;
@@ -23,6 +24,7 @@ import numpy as np
 from attn_spec.attention.terms import DESCALES
 from attn_spec.bounds.backward.weight_gradient_bounds import divides_cotangent
 from attn_spec.contract.contract import Contract, ContractError, ResolvedContract
+from attn_spec.contract.coverage import silence_of_gradients
 from attn_spec.contract.presets import UNDECLARED
 from attn_spec.contract.products import number_of_products
 from attn_spec.emulation.arithmetic import Order
@@ -47,6 +49,7 @@ from .random_linear import NO_SOFTMAX, linear_kernel
 from .random_options import (
     WIDE_FORMATS,
     drawn_alibi,
+    drawn_cast,
     drawn_descales,
     drawn_dropout,
     drawn_dtypes,
@@ -124,13 +127,16 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
     executes, declares = replace(executes, weight_gradients=made), _with(declares, weight_gradients=said)
     if may_differentiate(executes.at(dtype), order) and for_dP.random() < 0.5:
         executes, declares = (_with(contract, backward_weights="stored") for contract in (executes, declares))
+    cast, in_exponent = drawn_cast(np.random.default_rng([seed, 14]), executes)
+    executes, declares = (_with(contract, **cast) for contract in (executes, declares))
     executes = replace(executes, **worse)
     order = replace(order, bias_rounded=rounds, alibi_from=origin, dropout_on=raised, descales_first=folds)
     order = replace(order, matrix_on=one_of(for_matrix, ("keys", "queries")))
     order = replace(order, results_stored=bool(for_matrix.random() < 0.3), sink=sinks.tile)
+    order = replace(order, scale_in_exponent=in_exponent)
     context = drawn_long_context(np.random.default_rng([seed, 12]))
     given: dict[str, Any] = {"dtypes": (dtype,), "contract": declares}
-    if (apart := np.random.default_rng([seed, 5])).random() < 0.08 and presentation is None:
+    if (apart := np.random.default_rng([seed, 5])).random() < 0.08 and presentation is None and not cast:
         executes, declares = (_with(contract, **NO_SOFTMAX) for contract in (executes, declares))
         given |= {"contract": declares, "slowness": 2 * _slowness(executes, order)}
         kernel = linear_kernel(apart, f"random_{seed}", executes, order, beside=context, **given)
@@ -188,7 +194,7 @@ def _kernel(
         "exclusive": one_of(rng, ((), (), (("causal", "mask"), ("window", "bias")))),
     }
     stored_again = executes.descale_on == "operands" and any(option in DESCALES for option in declared["supports"])
-    if not shown.can_say("backward") or stored_again:
+    if not shown.can_say("backward") or stored_again or silence_of_gradients(declared["contract"]):
         return emulate(name, executes, order, **declared)
     if "lse" not in supports or conventions.lse_base == "2" or not conventions.sink_in_lse:
         return emulate(name, executes, order, **declared)

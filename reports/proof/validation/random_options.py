@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +17,16 @@ from attn_spec.emulation.kernels import LONG_CONTEXT, SINKS
 from attn_spec.emulation.operands import CHOICES
 from attn_spec.emulation.scores import TIES
 from attn_spec.emulation.sequences import LENGTHS
-from attn_spec.numbers.formats import DTYPES
+from attn_spec.numbers.formats import DTYPES, FORMATS
 from attn_spec.problem.options import OPTIONS, parameters
 
 #: Scores that only change q and k, or pairs of them.
 _SCORES = [name for name in CHOICES if OPTIONS[name].exponential and not OPTIONS[name].projects_values]
 #: Formats of stages that any stage is drawn in: those that hold scores and sums without a factor of their own.
 WIDE_FORMATS = ("float64", "float32", "tf32", "bfloat16", "float16")
+#: Formats that probabilities alone are drawn in, times a scale, and the share of kernels that have them.
+EIGHT_BITS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+SCALED = 1 / 16
 #: Share of kernels that take layers, and of those that keep dP in a format of its own.
 SHARE = 0.2
 LAYER = "query_projection"
@@ -62,6 +66,20 @@ def drawn_weight_gradients(rng: np.random.Generator, contract: Contract) -> tupl
         return contract.stored_scores, "either"
     form = one_of(rng, ("input", contract.probabilities, *WIDE_FORMATS))
     return form, one_of(rng, ("either", form)) if form == contract.stored_scores else form
+
+
+def drawn_cast(rng: np.random.Generator, executes: Contract) -> tuple[dict[str, Any], bool]:
+    """Draw the fields of a cast of scaled probabilities, one kernel in 16, and whether exponents have the scale.
+
+    A kernel whose lazy reference would take the smallest scale out of the format has none.
+    """
+    form, in_exponent = FORMATS[one_of(rng, EIGHT_BITS)], bool(rng.random() < 0.5)
+    scale, overflow = one_of(rng, (1.0, 128.0, 2.0**8, form.largest, 100.3)), one_of(rng, ("saturates", "leaves"))
+    room = form.largest / math.exp(executes.reference_slack)
+    if rng.random() >= SCALED or executes.reference != "maximum" or room < 1:
+        return {}, False
+    fields = {"probabilities": form.name, "probability_scale": min(scale, room), "overflow": overflow}
+    return fields, in_exponent
 
 
 def drawn_dropout(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:

@@ -12,6 +12,7 @@ from .ways_layers import LAYER_ATTACKS, LAYER_WAYS
 from .ways_linear import LINEAR_ATTACKS, LINEAR_WAYS
 from .ways_linear_gradients import LINEAR_GRADIENT_ATTACKS, LINEAR_GRADIENT_WAYS
 from .ways_output import OUTPUT_ATTACKS, OUTPUT_WAYS
+from .ways_scales import SCALE_WAYS
 from .ways_scores import SCORE_ATTACKS, SCORE_WAYS
 from .ways_sinks import SINK_WAYS
 from .ways_weights import WEIGHT_ATTACKS, WEIGHT_WAYS
@@ -40,6 +41,7 @@ _NAMED = (
     *LAYER_WAYS,
     *SINK_WAYS,
     *DESCALE_WAYS,
+    *SCALE_WAYS,
 )
 _BY_NAME = {way.name: way for way in (*WAYS, *_NAMED)}
 

@@ -8,6 +8,13 @@ from __future__ import annotations
 from .strikes import Strike, but
 
 OUTPUT: dict[tuple[str, str, str], tuple[Strike, ...]] = {
+    ("softmax", "two keys, V = 1, probabilities times 100.3", "output"): (
+        "the product of a probability and its scale",
+        "the division by the scale of probabilities",
+        but(1, "the division by the scale of probabilities"),
+    ),
+    ("softmax", "probabilities times 2^8 in the exponent", "output"): ("a scale of probabilities in the exponent",),
+    ("several", "a probability that saturates", "output"): ("saturation of probabilities",),
     ("probabilities", "a probability that dropout keeps", "output"): ("products of probabilities that are normalized",),
     ("softmax", "a weight that dropout keeps", "output"): (
         "the rounding of p",

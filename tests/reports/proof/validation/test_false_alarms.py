@@ -200,7 +200,7 @@ def test_a_run_is_a_function_of_its_seed_and_stops_when_it_has_enough(monkeypatc
 
 
 def test_layers_alone_are_examined_by_the_families_that_are_named():
-    total = run(16, 2, families=("layers",), layers=True)
+    total = run(16, 4, families=("layers",), layers=True)
 
     assert set(total.by_family) == {"layers"}
     assert (total.examples, total.kernels) == (16, 1)
