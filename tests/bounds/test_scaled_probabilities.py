@@ -167,3 +167,21 @@ def test_gradients_and_linear_attention_are_refused():
         gradient_readings(contract.at("float32"))
     with pytest.raises(KernelError, match="says nothing of linear attention"):
         emulate("k", PRECISE, contract=contract, supports=("feature_map",))
+
+
+@pytest.mark.parametrize(
+    ("on", "keys", "inside"),
+    [
+        ("output", 1, True),
+        ("output", 4, False),  # a number of each key cannot multiply the output
+        ("probabilities", 1, False),
+        ("operands", 4, True),
+    ],
+)
+def test_a_descale_of_values_counts_at_the_cast_where_it_may_multiply_weights(on, keys, inside):
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.integers(-4, 5, size=(1, 1, 4, 4)).astype(float) for _ in range(3))
+    problem = Problem(q=q, k=k, v=v, dtypes="float32", v_descale=np.full((1, 1, keys, 1), 96.0))
+    contract = replace(PRECISE, **{**EIGHT, "overflow": "leaves"}, value_descale_on=on)
+
+    assert forward_bound(intermediates(problem), contract.at("float32")).in_domain.all() == inside

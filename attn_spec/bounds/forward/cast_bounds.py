@@ -26,13 +26,25 @@ def reference_off(forward: Intermediates, contract: ResolvedContract) -> np.ndar
     return off
 
 
+def raised_before_cast(forward: Intermediates, contract: ResolvedContract) -> float:
+    """Return the largest factor that may multiply a weight before its cast, at least 1.
+
+    Dropout's factor may, and a descale of values, unless it multiplies these, or the output by one number of a head.
+    """
+    problem, d = forward.problem, forward.problem.v_descale
+    on_output = contract.value_descale_on == "output" and (d is None or d.shape[2] == 1)
+    descaled = d is not None and not on_output and contract.value_descale_on != "operands"
+    kept = 1.0 if problem.dropout_keep is None else 1 / (1 - (problem.dropout_p or 0.0))
+    return times("a weight that dropout raises", forward.largest_factor if descaled else kept)
+
+
 def largest_cast_weight(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Return the largest number that the cast of a weight rounds, [.., Sq], where the row sum divides after it.
 
     The error of the exponential precedes the cast, and two roundings: of what dropout raises, and of what the scale
     multiplies.
     """
-    raised = times("a weight that dropout raises", forward.largest_factor)
+    raised = raised_before_cast(forward, contract)
     off = reference_off(forward, contract) + exponential_error(contract)
     top = np.exp(contract.reference_distance + off)
     return contract.probability_scale * top * raised * (1 + gamma((contract.stages.softmax.u, 2)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_spec.bounds.forward import value_spread
-from attn_spec.bounds.forward.cast_bounds import largest_cast_weight, saturation
+from attn_spec.bounds.forward.cast_bounds import largest_cast_weight, raised_before_cast, saturation
 from attn_spec.bounds.forward.dropout_bounds import factor_roundings, factor_underflow, weight_stages
 from attn_spec.bounds.forward.row_sum_bounds import (
     INFLATION,
@@ -257,7 +257,9 @@ def largest_cast(forward: Intermediates, contract: ResolvedContract, weights: We
         above = rounding_by_lse(forward, contract, weights, again=again).max(axis=-1, initial=0.0)
     else:
         above = weights.defect[..., 0]
-    raised = contract.probability_scale * forward.largest_factor * (1 + gamma((contract.stages.softmax.u, 3)))
+    raised = (
+        contract.probability_scale * raised_before_cast(forward, contract) * (1 + gamma((contract.stages.softmax.u, 3)))
+    )
     return raised * np.exp(np.minimum(above, 700.0))
 
 
