@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from attn_spec.attention.terms import DESCALES
 from attn_spec.contract.contract import ContractError
 from attn_spec.contract.coverage import silence_of_gradients, silence_of_probabilities, silences
 from attn_spec.contract.presets import check_said
@@ -158,12 +157,8 @@ def _check_contracts(declared: Kernel) -> None:
                     f"{declared.name}: {silence.words(contract)}; declare another contract, or leave "
                     f"{silence.option} out of supports"
                 )
-        descales = [name for name in DESCALES if name in declared.supports]
-        if descales and "backward" in declared.supports and contract.descale_on == "operands":
-            raise KernelError(
-                f"{declared.name}: a contract with descale_on='operands' says nothing of gradients beside "
-                f"{' and '.join(descales)}; declare descale_on='scores', or leave backward out of supports"
-            )
+    if "backward" in declared.supports:
+        declared.check_backward()
 
 
 def _check_options(declared: Kernel) -> None:

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from attn_spec.attention.terms import DESCALES
 from attn_spec.contract.contract import Contract, ResolvedContract
 from attn_spec.contract.coverage import silence_of_gradients
 from attn_spec.kernels.defects import Defect
@@ -148,7 +149,18 @@ class Kernel:
                 raise KernelError(f"{self.name}: {reason}; declare another contract, or no backward pass")
         object.__setattr__(self, "backward_function", function)
         object.__setattr__(self, "supports", self.supports | {"backward"})
+        self.check_backward()
         return function
+
+    def check_backward(self) -> None:
+        """Raise :class:`KernelError` if no theorem bounds gradients beside the descales that the kernel declares."""
+        descales = [name for name in DESCALES if name in self.supports]
+        for dtype in self.dtypes:
+            if descales and self.contract_declared(dtype).descale_on == "operands":
+                raise KernelError(
+                    f"{self.name}: a contract with descale_on='operands' says nothing of gradients beside "
+                    f"{' and '.join(descales)}; declare descale_on='scores', or leave backward out"
+                )
 
     def __call__(self, *tensors: Any, **options: Any) -> Any:
         """Call the function; with ``builds``, call the callable that it built for this signature."""
