@@ -393,10 +393,12 @@ def _value(row: Option, word: str, value: Any) -> Any:
 def with_all_axes(row: Option, word: str, x: Any) -> Any:
     """Return the tensor with four axes; missing leading axes get length 1.
 
-    Raises :class:`CallError` for more axes than the option's row has.
+    Raises :class:`CallError` for more axes than the option's row has, and for a factor of keys with some axes alone.
     """
     if x.ndim == 4:
         return x
+    if row.factor_of and x.ndim and "K" in row.axes:  # one axis may be that of heads or of keys
+        raise CallError(f"{word} must be a number or have the axes [{row.shape_text}], not the shape {tuple(x.shape)}")
     places = [place for place, axis in enumerate(row.axes) if axis != "1"]
     if x.ndim > len(places):
         raise CallError(f"{word} must have the axes [{row.shape_text}], not the shape {tuple(x.shape)}")
