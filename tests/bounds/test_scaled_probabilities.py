@@ -129,6 +129,15 @@ def test_a_row_whose_probabilities_may_leave_the_format_is_outside_the_domain_un
     assert (bound(far, "saturates").allowed["output"] > 2.0**-4 * 3).all()
 
 
+@pytest.mark.parametrize(("c", "inside"), [(2.0**12, True), (57344.0, False)])
+def test_a_scale_whose_inverse_is_no_normal_number_is_outside_the_domain(c, inside):
+    """In float16 the inverse of 57344 has five bits, and none if it is flushed."""
+    scaled = EIGHT | {"probabilities": "float8_e5m2", "probability_scale": c}
+    contract = replace(PRECISE, **scaled, softmax="float16").at("float32")
+
+    assert forward_bound(intermediates(scores([1.0, 2.0], [1.0, 3.0])), contract).in_domain.all() == inside
+
+
 def test_a_number_that_rounds_to_the_largest_is_inside_the_domain():
     """448 times a weight that roundings take above 1 is cast to 448 in every way."""
     contract = replace(PRECISE, **EIGHT | {"probability_scale": 448.0, "overflow": "leaves"})

@@ -100,7 +100,10 @@ def _largest_of(tensor: np.ndarray) -> float:
 
 
 def constants_fit(forward: Intermediates, contract: ResolvedContract) -> bool:
-    """Return whether the scale, a divisor of scores and each inverse that is needed are normal numbers."""
+    """Return whether the scale, a divisor of scores and each inverse that is needed are normal numbers.
+
+    So is the inverse of the scale of probabilities, in the formats that an output may be divided by it in.
+    """
     form, sigma, cap = (
         contract.stages.score_accumulation.format,
         abs(forward.problem.scale_value),
@@ -112,7 +115,10 @@ def constants_fit(forward: Intermediates, contract: ResolvedContract) -> bool:
     if cap is not None:
         constants += [cap, 1 / cap] + ([sigma / cap] if sigma else [])  # a kernel may multiply by the quotient
     constants += _products_of_factors(forward, sigma or 1.0)
-    return all(2 * form.smallest_normal <= constant < form.largest / 2 for constant in constants)
+    divides = contract.formats("softmax", "output_accumulation")
+    return all(2 * form.smallest_normal <= constant < form.largest / 2 for constant in constants) and all(
+        2 * one.smallest_normal * contract.probability_scale <= 1 for one in divides
+    )
 
 
 def _products_of_factors(forward: Intermediates, sigma: float) -> list[float]:
