@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from attn_spec.first_look.misfit import MisfitError, declaring
-from attn_spec.kernels.argument_names import like_places, named_by
+from attn_spec.kernels.argument_names import of_calls
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentations import PRESENTATIONS
 
@@ -31,13 +31,15 @@ def explain_class(kernel: Kernel) -> None:
 
 
 def explain_places(kernel: Kernel) -> None:
-    """Explain why no plain call is right of a callable whose parameters say where sequences lie. Raises
-    :class:`MisfitError` if there are such parameters.
+    """Explain why no plain call is right of a callable whose parameters are those of a packed call or of a merge.
+
+    Raises :class:`MisfitError` if there are such parameters.
     """
-    if not (found := like_places(kernel.parameters)):
+    rows = {name: row.recognised_by for name, row in PRESENTATIONS.items() if row.recognised_by}
+    found, own = of_calls(kernel.parameters, rows)
+    if not found:
         return
-    rows = {name: row.recognised_by for name, row in PRESENTATIONS.items() if row.says_where}
-    if (own := named_by(kernel.parameters, rows)) is not None:
+    if own is not None:
         cause = (
             f"its parameters {', '.join(found)} are those of the presentation {own}, in which a plain call is not right"
         )

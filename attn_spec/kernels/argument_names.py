@@ -50,11 +50,12 @@ def keyword_of(name: str, parameters: Mapping[str, inspect.Parameter]) -> str | 
 def named_by(parameters: Collection[str], recognised_by: Mapping[str, tuple[str, ...]]) -> str | None:
     """Return the presentation whose arguments are parameters of a callable, that with the most; None if there is none.
 
-    ``recognised_by`` has the arguments of each presentation. Those that are one integer may be missing.
+    ``recognised_by`` has the arguments of each presentation. Those that are one integer may be missing, and decide
+    between presentations that have equally many others.
     """
     needed = {name: [one for one in every if not is_number(one)] for name, every in recognised_by.items()}
     own = {
-        name: len(every)
+        name: (len(every), sum(is_number(one) and one in parameters for one in recognised_by[name]))
         for name, every in needed.items()
         if set(every) - set(OPTIONS) and all(any(word in parameters for word in spelled(one)) for one in every)
     }
@@ -64,3 +65,14 @@ def named_by(parameters: Collection[str], recognised_by: Mapping[str, tuple[str,
 def like_places(names: Iterable[str]) -> list[str]:
     """Return the names of parameters that look as if they said where sequences lie."""
     return [name for name in names if _LIKE.search(name) and name not in OPTIONS]
+
+
+def of_calls(parameters: Collection[str], recognised_by: Mapping[str, tuple[str, ...]]) -> tuple[list[str], str | None]:
+    """Return the parameters of a callable that look like arguments of a call in a presentation, and its name.
+
+    The list has parameters that say where sequences lie, or else those by which the presentation is recognised. The
+    name is None if no presentation has such arguments.
+    """
+    own = named_by(parameters, recognised_by)
+    words = {word for one in recognised_by.get(own or "", ()) for word in spelled(one)}
+    return like_places(parameters) or [name for name in parameters if name in words], own

@@ -191,6 +191,10 @@ class Pairs(States):
         return ("v_a", "s_a", "v_b", "s_b")
 
     @property
+    def recognised_by(self) -> tuple[str, ...]:
+        return self.tensors
+
+    @property
     def stacked(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return ("N", *self.outputs), ("N", *self.lses)
 

@@ -7,7 +7,7 @@ from functools import partial
 from attn_spec.kernels.subject import Subject
 
 from .accumulators import output_accumulator
-from .instrument import Finding, asked
+from .instrument import Finding, asked, of_experiments
 from .order import accumulator_rounding, order
 from .scale import scale_place
 from .scores import score_format
@@ -16,7 +16,12 @@ from .weights import weight_format, weight_rounding
 
 
 def arithmetic(subject: Subject) -> list[Finding]:
-    """Return the findings in the order in which they are shown, without those whose question does not arise."""
+    """Return the findings in the order in which they are shown, without those whose question does not arise.
+
+    There is one finding, without a value, if calls cannot pass the problems of the experiments.
+    """
+    if reason := subject.kernel.limits.refusal(of_experiments(subject)):
+        return [Finding("arithmetic", None, f"the experiments ask for other problems: {reason}")]
     scores = asked("scores", partial(score_format, subject))
     weights = asked("weights", partial(weight_format, subject))
     sums = asked("accumulator of p.v", partial(output_accumulator, subject))

@@ -75,5 +75,8 @@ def _bounds(name: str, subject: Subject) -> bool:
 
 def _problem(subject: Subject, seed: int, spread: float) -> Problem:
     rng, asked = np.random.default_rng(seed), plain(subject.kernel, subject.dtype)
+    if asked.states:
+        bias = bits.nearest(spread * rng.standard_normal(np.shape(asked.bias)), asked.dtype_of("bias"))
+        return asked.replace(v=bits.nearest(rng.standard_normal(asked.v.shape), subject.dtype), bias=bias)
     made = {name: bits.nearest(rng.standard_normal(getattr(asked, name).shape), subject.dtype) for name in "qkv"}
-    return asked.replace(**made | {"q": bits.nearest(spread * made["q"], subject.dtype)})
+    return asked.with_inputs(**made | {"q": bits.nearest(spread * made["q"], subject.dtype)})

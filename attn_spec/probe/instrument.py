@@ -45,6 +45,11 @@ def asked(name: str, experiment: Callable[[], Finding | None]) -> Finding | None
         return Finding(name, None, str(error).splitlines()[0])
 
 
+def of_experiments(subject: Subject) -> Problem:
+    """Return a problem of the form that experiments have: one head, and as many queries as keys."""
+    return Problem(q=(zeros := np.zeros((1, 1, WIDTH, WIDTH))), k=zeros, v=zeros, dtypes=subject.dtype)
+
+
 def outputs(subject: Subject, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> bits.Values:
     """Return the output [N, Sk, Dv] of N problems: q [N, 1, d], k [N, Sk, d], v [N, Sk, c], d and c up to WIDTH.
 

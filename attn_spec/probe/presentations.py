@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from attn_spec.kernels.argument_names import keyword_of, like_places, named_by
+from attn_spec.kernels.argument_names import keyword_of, of_calls
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import judged
-from attn_spec.search.plain_calls import with_defaults_off
+from attn_spec.search.plain_calls import plain, with_defaults_off
 
 from .instrument import Finding, asked
 
@@ -35,19 +35,18 @@ def presentation(kernel: Kernel, dtype: str) -> Finding:
         if explain:
             return Finding("presentation", None, f"{' and '.join(explain)} explain the answer")
         why = why or next((one.evidence for one in found.values() if one.evidence), "")
-    return Finding(
-        "presentation", None, f"none explains the answer to a plain problem{_places(kernel, dtype)}{why and '; '}{why}"
-    )
+    told = _places(kernel, dtype) or f"{why and '; '}{why}"
+    return Finding("presentation", None, f"none explains the answer to a plain problem{told}")
 
 
 def _places(kernel: Kernel, dtype: str) -> str:
-    """Return which parameters of a callable say where sequences lie, and how a call with them ends, after a semicolon.
+    """Return which parameters of a callable are those of a presentation, and how a call in it ends, after a semicolon.
 
     The text is empty if there are no such parameters.
     """
-    if not (like := like_places(kernel.parameters)):
+    like, own = of_calls(kernel.parameters, {name: row.recognised_by for name, row in PRESENTATIONS.items()})
+    if not like:
         return ""
-    own = named_by(kernel.parameters, {name: row.recognised_by for name, row in PRESENTATIONS.items()})
     if own is None:
         return f"; {', '.join(like)} look like those of a packed call that no presentation says"
     return f"; {', '.join(like)} are those of {own}: {_answered(kernel, dtype, own).evidence or 'its answer is wrong'}"
@@ -71,12 +70,16 @@ def _least(names: list[str]) -> list[str]:
 
 
 def _answered(kernel: Kernel, dtype: str, name: str) -> Finding:
-    """Test whether the answer to 2 batch entries of 3 heads of length 5 is within the loosest contract's bound."""
+    """Test whether the answer to 2 batch entries of 3 heads of length 5 is within the loosest contract's bound.
+
+    A presentation that cannot say this problem, such as one of a single query, is given a plain one of its own.
+    """
 
     def experiment() -> Finding:
         made, _ = with_defaults_off([Subject(replace(kernel, presentation=name), dtype)])
         subject = Subject(made, dtype)
-        explains = not judged(subject, problem, subject(problem)).refuted
+        given = plain(made, dtype) if made.limits.refusal(problem) else problem
+        explains = not judged(subject, given, subject(given)).refuted
         return Finding(name, EXPLAINED if explains else None, "")
 
     rng = np.random.default_rng(0)

@@ -7,6 +7,8 @@ from attn_spec.first_look.first_look import explain_failure
 from attn_spec.first_look.misfit import MisfitError
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.subject import Subject
+from attn_spec.probe.arithmetic import arithmetic
+from attn_spec.probe.contracts import contract
 from attn_spec.probe.presentations import presentation
 
 
@@ -65,6 +67,42 @@ def with_pages(q, key_cache, value_cache, key, value, *, page_table, cache_seqle
     return out
 
 
+def keys_of(cache, block_table, lengths):
+    """Yield the keys [e, H, D] of each sequence in a cache of pages."""
+    for pages, e in zip(block_table, lengths, strict=True):
+        yield cache[pages].reshape(-1, *cache.shape[2:])[:e]
+
+
+def of_one_query(q, k_cache, v_cache, block_table, cache_seqlens):
+    both = (keys_of(x, block_table, cache_seqlens) for x in (k_cache, v_cache))
+    return np.concatenate([one(row[None], k, v) for row, k, v in zip(q, *both, strict=True)])
+
+
+def of_latent_keys(q, kv_cache, *, block_table, cache_seqlens, head_dim_v, softmax_scale, first=0):
+    out = np.zeros((*q.shape[:2], head_dim_v), dtype=q.dtype)
+    for b, keys in enumerate(keys_of(kv_cache, block_table, cache_seqlens)):
+        k = np.repeat(keys, q.shape[1], axis=1)
+        scaled = q[b][None] * np.float32(softmax_scale * q.shape[-1] ** 0.5)
+        out[b] = one(scaled, k, k[..., first : first + head_dim_v])[0]
+    return out
+
+
+def of_latent_keys_at_the_end(q, kv_cache, *, block_table, cache_seqlens, head_dim_v, softmax_scale):
+    first = q.shape[-1] - head_dim_v
+    where = {"block_table": block_table, "cache_seqlens": cache_seqlens, "head_dim_v": head_dim_v}
+    return of_latent_keys(q, kv_cache, **where, softmax_scale=softmax_scale, first=first)
+
+
+def of_states(out_a, lse_a, out_b, lse_b):
+    total = np.logaddexp(lse_a, lse_b)
+    p_a, p_b = np.exp(lse_a - total), np.exp(lse_b - total)
+    return p_a[..., None] * out_a + p_b[..., None] * out_b, total
+
+
+def mean_of_states(v_a, s_a, v_b, s_b):
+    return (v_a + v_b) / 2, np.logaddexp(s_a, s_b)
+
+
 def of_nobody(q, k, v, slot_mapping, context_seq_lens):
     raise RuntimeError("slots are missing")
 
@@ -76,6 +114,11 @@ def of_nobody(q, k, v, slot_mapping, context_seq_lens):
         (of_pages, "paged", "it takes cu_seqlens_q, page_table, cache_seqlens, and it alone explains the answer"),
         (with_cache, "append", "it takes cache_seqlens, and it alone explains the answer"),
         (with_pages, "append_paged", "it takes page_table, cache_seqlens, and it alone explains the answer"),
+        (of_one_query, "decode_paged", "it takes block_table, cache_seqlens, and it alone explains the answer"),
+        (of_latent_keys, "mla_decode", "it takes block_table, cache_seqlens, head_dim_v, and it alone explains the"),
+        (of_latent_keys_at_the_end, None, "; block_table, cache_seqlens are those of mla_decode: its answer is wrong"),
+        (of_states, "states_pair", "it alone explains the answer"),
+        (mean_of_states, None, "; v_a, s_a, v_b, s_b are those of states_pair: its answer is wrong"),
         (
             of_nobody,
             None,
@@ -97,6 +140,9 @@ def test_a_probe_says_which_parameters_it_took_for_what(function, name, says):
         (of_pages, "presentation='paged'"),
         (with_cache, "presentation='append'"),
         (with_pages, "presentation='append_paged'"),
+        (of_latent_keys_at_the_end, "are those of the presentation mla_decode, in which a plain call is not right"),
+        (of_states, "presentation='states_pair'"),
+        (mean_of_states, "v_a, s_a, v_b, s_b are those of the presentation states_pair, in which a plain call is not"),
         (
             of_nobody,
             "its parameters slot_mapping, context_seq_lens look like those of a packed call that no presentation",
@@ -113,3 +159,13 @@ def test_a_table_under_another_name_must_stay_as_it_is():
 
     assert found.value is None
     assert "the kernel changed its input block_table in place" in found.evidence
+
+
+@pytest.mark.parametrize(("function", "name"), [(of_states, "states_pair"), (of_latent_keys, "mla_decode")])
+def test_a_probe_finds_a_contract_of_calls_that_pass_no_problem_of_its_experiments(function, name):
+    subject = Subject(from_callable(function, presentation=name), "float32")
+
+    found = arithmetic(subject)
+    assert [(one.name, one.value) for one in found] == [("arithmetic", None)]
+    assert "the experiments ask for other problems: " in found[0].evidence
+    assert contract([subject], {"float32": found}).value == "fp32"
