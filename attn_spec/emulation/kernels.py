@@ -15,7 +15,6 @@ from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.frameworks.framework import of
 from attn_spec.kernels.frameworks.torch import TORCH
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.presentations import PRESENTATIONS, presented
 from attn_spec.problem.conventions import of_kernel
@@ -159,15 +158,16 @@ def emulate_both(
             return attending(contract, chosen, *heads, **taken)()
 
         q, k, v, out = vectors
-        if shown.key_gradients == ("dkv",):
-            if projects or chooses_score(options):
-                raise NotTaken("this backward pass knows no keys that are values and operands of a score")
-            options |= {"without_values": True}
+        without_values = "dkv" in shown.key_gradients
         if projects:
             found = layer(contract, chosen, q, k, options).layer_backward(run, attend, v, lse, dO)
         elif chooses_score(options):
             found = operands(contract, chosen, q, k, options).backward(run, v, dO, out, lse)
+            if without_values:
+                found["kv"] = found.pop("k") + 0.0
+                found["kv"][..., : v.shape[-1]] += found.pop("v")
         else:
+            options |= {"without_values": True} if without_values else {}
             call = run(contract, (*vectors, lse), options, dO)
             found = dict(zip(call.differentiated(options), call(), strict=True))
         own = made.dtypes_at(dtype)

@@ -57,6 +57,20 @@ def test_an_emulated_backward_pass_gives_the_sum_of_the_definition(name):
         assert judge_gradients(problem, PRECISE.at("float32"), dO, {"dkv": bits.nearest(wrong, "float32")}).refuted
 
 
+def test_of_keys_that_a_kernel_rotates_nothing_is_measured_and_the_sum_is_right():
+    problem = replace(RECIPE, rotary="half", rotary_dim=2).problem()
+    supports = ("gqa", "cross", "lse", "rotary", "rotary_dim")
+    own = emulate_both("k", PRECISE, presentation="mla_joined", supports=supports)
+    dO = cotangent(problem)
+
+    found = Subject(own, "float32").gradients(problem, dO)
+    of_q, of_keys = judge_gradients(problem, PRECISE.at("float32"), dO, found).measurements
+
+    assert of_q.measured.any()
+    assert not of_keys.measured.any()
+    assert np.abs(of_keys.got - of_keys.truth.value).max() < 2.0**-20
+
+
 def test_blocks_of_rows_judge_the_sum():
     problem = replace(RECIPE, seqused_q=None, seqused_k=None, query_length=40).problem()
     contract, dO = PRESETS["fp32"].at("float32"), cotangent(problem)
