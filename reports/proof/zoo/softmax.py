@@ -252,11 +252,14 @@ class MaximumPlusTwo(TiledAttention):
 
 @mutant(source="FluxML/NNkernels.jl#16", named_by=None, contract=replace(PRECISE, reference_slack=8.0))
 class MaximumUpperBound(TiledAttention):
-    """The row maximum includes masked keys, limited to 8 above the visible ones: any upper bound may be subtracted."""
+    """The row maximum includes masked keys, limited to 8 above the visible ones: any upper bound may be subtracted.
+
+    Like fmaxf of CUDA, the maximum passes over NaN.
+    """
 
     def tile_max(self, s: np.ndarray) -> np.ndarray:
         seen = super().tile_max(s)
-        return np.minimum(np.maximum(seen, s.max(axis=-1, keepdims=True)), seen + 8.0)
+        return np.minimum(np.fmax(seen, np.fmax.reduce(s, axis=-1, keepdims=True)), seen + 8.0)
 
 
 narrow("tf32_multiplicands", "Queries and keys are rounded to tf32, float32 products are declared.",
