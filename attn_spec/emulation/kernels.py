@@ -77,7 +77,8 @@ def emulate(
         buffers = {quantity: options.pop(name) for quantity, name in made.destinations.items()}
         (q, k, v), begun = shown.begun(inputs, {"causal_alignment": made.conventions.causal_alignment, **options})
         options = dict(begun)
-        dtype = spelled({name: of(x).dtype_of(x) for name, x in (("q", q), ("k", k), ("v", v))})
+        stored = (v, v, v) if "states" in shown.carries else (q, k, v)  # q and k are the log-sum-exps of states
+        dtype = spelled({name: of(x).dtype_of(x) for name, x in zip("qkv", stored, strict=True)})
         contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         projects = options.get("query_projection") is not None
         given = {**options, "q": q, "k": k}

@@ -162,6 +162,10 @@ def _contents(
     if problem.projects:  # values and cotangents pass projections too, by rows or by columns
         factor *= np.prod([np.abs(x).sum(axis=-2).max(initial=1.0) for x in parameters_of(problem).values()])
         largest_value = min(largest_value, _largest(subject, problem, np.ones(1))) / factor
+    of_q, of_keys, of_values = (_largest_descale(problem, name) for name in ("q_descale", "k_descale", "v_descale"))
+    if of_values > 1:
+        largest_value = min(largest_value, _largest(subject, problem, np.ones(1)) / of_values)
+    factor *= of_q * of_keys
     largest_key = _largest(subject, problem, problem.q * max(1.0, abs(problem.scale_value)) * factor)
     if problem.latent:  # a key's first columns are its value
         largest_key = largest_value = min(largest_key, largest_value)
@@ -174,6 +178,12 @@ def _contents(
         choices = np.array([np.inf, -np.inf, np.nan])
         k, v = rng.choice(choices, problem.k.shape), rng.choice(choices, problem.v.shape)
         yield "Inf and NaN", bits.nearest(k, problem.dtype_of("k")), bits.nearest(v, problem.dtype_of("v"))
+
+
+def _largest_descale(problem: Problem, name: str) -> float:
+    """Return the largest number of a descale, at least 1; 1 without it."""
+    d = getattr(problem, name)
+    return 1.0 if d is None else float(np.max(d, initial=1.0))
 
 
 def _largest(subject: Subject, problem: Problem, vectors: np.ndarray) -> float:

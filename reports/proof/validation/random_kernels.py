@@ -127,7 +127,7 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
     executes, declares = replace(executes, weight_gradients=made), _with(declares, weight_gradients=said)
     if may_differentiate(executes.at(dtype), order) and for_dP.random() < 0.5:
         executes, declares = (_with(contract, backward_weights="stored") for contract in (executes, declares))
-    cast, in_exponent = drawn_cast(np.random.default_rng([seed, 15]), executes)
+    cast, in_exponent = drawn_cast(np.random.default_rng([seed, 15]), executes, declares)
     executes, declares = (_with(contract, **cast) for contract in (executes, declares))
     executes = replace(executes, **worse)
     order = replace(order, bias_rounded=rounds, alibi_from=origin, dropout_on=raised, descales_first=folds)

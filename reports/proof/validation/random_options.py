@@ -68,17 +68,18 @@ def drawn_weight_gradients(rng: np.random.Generator, contract: Contract) -> tupl
     return form, one_of(rng, ("either", form)) if form == contract.stored_scores else form
 
 
-def drawn_cast(rng: np.random.Generator, executes: Contract) -> tuple[dict[str, Any], bool]:
+def drawn_cast(rng: np.random.Generator, executes: Contract, declares: Contract) -> tuple[dict[str, Any], bool]:
     """Draw the fields of a cast of scaled probabilities, one kernel in 16, and whether exponents have the scale.
 
-    A kernel whose lazy reference would take the smallest scale out of the format has none.
+    A kernel whose lazy reference, as it is or is declared, would take the smallest scale out of the format has none.
     """
     form, in_exponent = FORMATS[one_of(rng, EIGHT_BITS)], bool(rng.random() < 0.5)
     scale, overflow = one_of(rng, (1.0, 128.0, 2.0**8, form.largest, 100.3)), one_of(rng, ("saturates", "leaves"))
-    room = form.largest / math.exp(executes.reference_slack)
+    room = form.largest / math.exp(max(executes.reference_slack, declares.reference_slack))
     if rng.random() >= SCALED or executes.reference != "maximum" or room < 1:
         return {}, False
-    fields = {"probabilities": form.name, "probability_scale": min(scale, room), "overflow": overflow}
+    most = 2.0 ** math.floor(math.log2(room))
+    fields = {"probabilities": form.name, "probability_scale": min(scale, most), "overflow": overflow}
     return fields, in_exponent
 
 

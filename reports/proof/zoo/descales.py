@@ -63,7 +63,12 @@ class KScaleForV(TiledAttention):
         return super().read_descale("k_descale" if name == "v_descale" and "k_descale" in self.given_descales else name)
 
 
-@mutant(source="ROCm/rocm-libraries#6054, in review", named_by=OWN, takes=OPTIONS, order=SHORT)
+@mutant(
+    source="a review in ROCm/rocm-libraries: a scale overwritten before its use",
+    named_by=OWN,
+    takes=OPTIONS,
+    order=SHORT,
+)
 class DescaleOfTheNextTile(TiledAttention):
     """The descales of the next tile have overwritten those of a tile before they are used."""
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from attn_spec.reports.proof.zoo import mutants
 
+from attn_spec.attention.terms import DESCALES
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE, SOUND
@@ -29,7 +30,10 @@ MUTANTS, CONTROLS = mutants.load_all()
 PROPERTIES = properties.load_all()
 #: Every gradient, with cotangents on both outputs.
 GRADIENTS = "gradients.the_cotangent_of_the_log_sum_exp_is_honored"
-#: A sound kernel of paged calls, which some properties are about.
+#: A sound kernel with descales, and one of paged calls, which some properties are about.
+DESCALED = emulate(
+    "descaled", PRECISE, supports=("scale", "causal", "gqa", "cross", "dv", "lse", "v_descale", *DESCALES)
+)
 PAGED = emulate("paged", PRECISE, presentation="paged", supports=("causal", "gqa", "cross", "dv", "lse"))
 #: A sound kernel of calls that append, for properties of these.
 APPENDING = emulate(
@@ -95,7 +99,9 @@ def test_a_sound_kernel_passes_every_property(name, examples):
     kernels = ["linear"] if set(PROPERTIES[name].needs) & named_by([weighs_linearly]) else kernels
 
     for kernel in kernels:
-        able = (each for each in (SOUND[kernel], PAGED) if PROPERTIES[name].applies_to(Subject(each, "float32")))
+        able = (
+            each for each in (SOUND[kernel], PAGED, DESCALED) if PROPERTIES[name].applies_to(Subject(each, "float32"))
+        )
         row, _ = examine(name, next(able, APPENDING), "float32", examples)
         assert row.verdict is Verdict.HELD, row.message
 
