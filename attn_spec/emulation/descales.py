@@ -6,7 +6,7 @@ the steps.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,7 @@ from attn_spec.kernels.frameworks.framework import values_of
 
 from .arithmetic import Order
 from .matrix_products import MatrixProducts
-
-if TYPE_CHECKING:
-    from .scores import Tile
+from .tile import Tile
 
 #: Options that a kernel with these steps declares.
 OPTIONS = (*DESCALES, "v_descale")

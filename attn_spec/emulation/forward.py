@@ -18,7 +18,7 @@ from attn_spec.attention.terms import TERMS, at_most
 from attn_spec.kernels.frameworks.framework import values_of
 
 from .dropout import Dropout
-from .scores import Tile
+from .tile import Tile
 
 
 class TiledAttention(Dropout):

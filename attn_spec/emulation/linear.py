@@ -14,7 +14,7 @@ from typing import Any
 
 from .backward import TiledGradients
 from .forward import TiledAttention
-from .scores import Tile
+from .tile import Tile
 
 #: Options and abilities that a kernel with these steps declares.
 SUPPORTS = (

@@ -21,7 +21,7 @@ from attn_spec.contract.contract import Contract
 
 from .arithmetic import Order
 from .forward import TiledAttention
-from .scores import Tile
+from .tile import Tile
 
 
 class TwoPasses(TiledAttention):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from .arithmetic import Order
 from .descales import Descales
 from .operands import Execution, Number
 from .sequences import LENGTHS, Sequences, sequences_of
+from .tile import Tile
 
 #: Terms that are added to a score and have a step here.
 ADDED = ("bias", "alibi_slopes")
@@ -41,18 +41,6 @@ HANDLES = (
     *TIES,
     *LENGTHS,
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Tile:
-    """Keys that are visited together."""
-
-    #: Key indices; Sk is the sink if there is one, and other indices from Sk on are padding.
-    cols: np.ndarray
-    #: Visibility of these keys for each query, bool [B, Hq, Sq, tile].
-    visible: Any
-    #: True if the tile is visited last.
-    is_last: bool
 
 
 class Scores(Descales):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .forward import TiledAttention
-from .scores import Tile
+from .tile import Tile
 
 
 class Part(NamedTuple):

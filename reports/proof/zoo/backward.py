@@ -8,7 +8,7 @@ import numpy as np
 
 from attn_spec.emulation.arithmetic import rounded
 from attn_spec.emulation.backward import TiledGradients
-from attn_spec.emulation.scores import Tile
+from attn_spec.emulation.tile import Tile
 
 from .mutants import mutant
 

@@ -64,7 +64,7 @@ class KScaleForV(TiledAttention):
 
 
 @mutant(
-    source="a review in ROCm/rocm-libraries: a scale overwritten before its use",
+    source="made up: a scale in memory that is overwritten before its use",
     named_by=OWN,
     takes=OPTIONS,
     order=SHORT,

@@ -10,8 +10,9 @@ import numpy as np
 
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import TiledGradients
-from attn_spec.emulation.forward import Tile, TiledAttention
+from attn_spec.emulation.forward import TiledAttention
 from attn_spec.emulation.sequences import LENGTHS, Sequences
+from attn_spec.emulation.tile import Tile
 
 from .mutants import mutant
 

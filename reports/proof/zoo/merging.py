@@ -9,9 +9,9 @@ import numpy as np
 
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.forward import TiledAttention
-from attn_spec.emulation.scores import Tile
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.emulation.split import Part, SplitAttention
+from attn_spec.emulation.tile import Tile
 
 from .mutants import mutant
 

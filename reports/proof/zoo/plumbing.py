@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.emulation.forward import TiledAttention
-from attn_spec.emulation.scores import Tile
+from attn_spec.emulation.tile import Tile
 from attn_spec.kernels.frameworks.framework import values_of
 
 from .mutants import mutant

@@ -12,8 +12,8 @@ from attn_spec.contract.presets import FUSED
 from attn_spec.emulation.arithmetic import Order, rounded
 from attn_spec.emulation.backward import TiledGradients
 from attn_spec.emulation.forward import TiledAttention
-from attn_spec.emulation.scores import Tile
 from attn_spec.emulation.split import SplitAttention
+from attn_spec.emulation.tile import Tile
 from attn_spec.kernels.frameworks.framework import values_of
 
 from .mutants import mutant
