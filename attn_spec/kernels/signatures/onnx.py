@@ -195,6 +195,7 @@ ORT_GQA = Signature(
         equal_lengths=True,
         least_keys=1,
         always=("causal", "seqused_k", "seqused_q"),
+        positive_scale=True,
         head_dims=(8, 16, 32, 64, 128, 256),
     ),
     joins_heads=True,
@@ -202,6 +203,7 @@ ORT_GQA = Signature(
     answer=_with_heads,
     facts=(
         Fact(says="seqlens_k is the length of each sequence less 1", source=f"{_ORT}, input seqlens_k"),
+        Fact(says="a scale of 0 is 1 / sqrt(D)", source="onnxruntime 1.32.0, run on a CPU"),
         Fact(
             says="inputs are [B, S, H D], and results are the output and the keys and values of all heads",
             source=f"{_ORT}, input query and its outputs",
