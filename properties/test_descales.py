@@ -10,7 +10,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
-from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options import FACTORS, OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import assert_within_bound, measured_within_bound
 from attn_spec.search.drawing.strategies import named, problems
@@ -21,13 +21,11 @@ STORED = (
 )
 #: Values beside which a wrong factor of a score, or of a value, is seen.
 TELLING = ("normal", "large", "integers", "normal+v_one_hot", "rising")
-#: Options that are descales, each of the tensor that its name begins with.
-TENSORS = ("q_descale", "k_descale", "v_descale")
 
 
 def descaled(subject: Subject, *needs: str, of: tuple[str, ...], **fixed: Any) -> SearchStrategy[Problem]:
     """Draw problems with descales by the patterns ``of``; some have groups of query heads, or values that are keys."""
-    axes = {name: OPTIONS[name].axes for name in TENSORS if subject.supports(name)}
+    axes = {name: OPTIONS[name].axes for name in FACTORS if subject.supports(name)}
     telling = partial(problems, subject, without=("empty",), regimes=TELLING, **fixed)
     ways = [telling(needs=needs, **{name: named(of, letters) for name, letters in axes.items()})]
     limits = subject.kernel.limits
@@ -73,7 +71,7 @@ def test_each_key_has_its_own_descale(subject: Subject, problem: Problem) -> Non
 def products(problem: Problem) -> dict[str, np.ndarray]:
     """Return the products of q, k and v with their descales, by name; those without a descale are left out."""
     found = {}
-    for name in TENSORS:
+    for name in FACTORS:
         if (d := getattr(problem, name)) is not None:
             repeated = name == "q_descale" and d.shape[1] > 1
             d = np.repeat(d, problem.query_group, axis=1) if repeated else d
@@ -94,7 +92,7 @@ def fits(problem: Problem) -> bool:
 )
 def test_a_power_of_two_moves_into_its_tensor(subject: Subject, problem: Problem) -> None:
     """With descales of powers of 2 the answer is that of q, k and v which have been multiplied, but for both bounds."""
-    assert_related(subject, problem, problem.replace(**products(problem), **dict.fromkeys(TENSORS)), {})
+    assert_related(subject, problem, problem.replace(**products(problem), **dict.fromkeys(FACTORS)), {})
 
 
 @attention_property(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from attn_spec.contract.contract import Contract, ResolvedContract
 from attn_spec.problem.options import OPTIONS
@@ -115,11 +116,7 @@ def silence_of_probabilities(contract: ResolvedContract) -> str:
     The largest is the scale, times exp(reference_slack) where weights of a lazy reference are cast before the row sum
     divides them. A contract with an alternative that keeps them in says something.
     """
-    return "" if any(map(_holds_probabilities, _resolved(contract))) else _too_large(contract)
-
-
-def _resolved(contract: ResolvedContract) -> list[ResolvedContract]:
-    return [contract, *(found for other in contract.alternatives for found in _resolved(other))]
+    return "" if any(map(_holds_probabilities, _with_alternatives(contract))) else _too_large(contract)
 
 
 def _holds_probabilities(contract: ResolvedContract) -> bool:
@@ -145,7 +142,7 @@ def _too_large(contract: ResolvedContract) -> str:
 
 def silence_of_gradients(contract: Contract) -> str:
     """Return a sentence: why a contract, or an alternative of it, says nothing of gradients; empty if none does."""
-    scales = (one.probability_scale for one in (contract, *_all_alternatives(contract)))
+    scales = (one.probability_scale for one in _with_alternatives(contract))
     found = next((scale for scale in scales if scale != 1), None)
     if found is None:
         return ""
@@ -159,7 +156,7 @@ def silences(contract: Contract) -> list[Silence]:
     """Families of which neither a contract nor an alternative of it says anything, with a field to blame for each."""
     found: dict[str, Silence] = {}
     for option in dict.fromkeys(each.option for each in SILENCES):
-        reasons = [_reason(one, option) for one in (contract, *_all_alternatives(contract))]
+        reasons = [_reason(one, option) for one in _with_alternatives(contract)]
         if (first := reasons[0]) is not None and all(reasons):
             found[option] = first
     return list(found.values())
@@ -169,5 +166,6 @@ def _reason(contract: Contract, option: str) -> Silence | None:
     return next((each for each in SILENCES if each.option == option and each.unknown(contract)), None)
 
 
-def _all_alternatives(contract: Contract) -> list[Contract]:
-    return [found for other in contract.alternatives for found in (other, *_all_alternatives(other))]
+def _with_alternatives(contract: Any) -> list[Any]:
+    """Return a contract and all its alternatives, and theirs; all are resolved if it is."""
+    return [contract, *(found for other in contract.alternatives for found in _with_alternatives(other))]

@@ -13,13 +13,11 @@ import numpy as np
 from attn_spec.attention.terms import DESCALES
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.kernels.frameworks.framework import values_of
+from attn_spec.problem.options import FACTORS
 
 from .arithmetic import Order
 from .matrix_products import MatrixProducts
 from .tile import Tile
-
-#: Options that a kernel with these steps declares.
-OPTIONS = (*DESCALES, "v_descale")
 
 
 class Descales(MatrixProducts):
@@ -35,7 +33,7 @@ class Descales(MatrixProducts):
         #: Descales by option.
         self.given_descales: dict[str, np.ndarray] = {
             name: np.asarray(values_of(options[name]), dtype=np.float64)
-            for name in OPTIONS
+            for name in FACTORS
             if options.get(name) is not None
         }
 

@@ -11,6 +11,7 @@ from attn_spec.contract.readings import readings_of
 from attn_spec.contract.terms import guard
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.options import FACTORS
 from attn_spec.problem.used_places import used_places
 from attn_spec.search.assertions import (
     assert_gradients_unchanged,
@@ -162,7 +163,7 @@ def _contents(
     if problem.projects:  # values and cotangents pass projections too, by rows or by columns
         factor *= np.prod([np.abs(x).sum(axis=-2).max(initial=1.0) for x in parameters_of(problem).values()])
         largest_value = min(largest_value, _largest(subject, problem, np.ones(1))) / factor
-    of_q, of_keys, of_values = (_largest_descale(problem, name) for name in ("q_descale", "k_descale", "v_descale"))
+    of_q, of_keys, of_values = (_largest_descale(problem, name) for name in FACTORS)
     if of_values > 1:
         largest_value = min(largest_value, _largest(subject, problem, np.ones(1)) / of_values)
     factor *= of_q * of_keys

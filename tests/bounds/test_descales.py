@@ -10,7 +10,6 @@ from attn_spec.contract.contract import Contract
 from attn_spec.contract.coverage import says_nothing
 from attn_spec.contract.presets import FP32, FUSED
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.descales import OPTIONS
 from attn_spec.emulation.kernels import SUPPORTS, emulate, emulate_both
 from attn_spec.emulation.passes import steps_of
 from attn_spec.judgement.measure import judge, judge_gradients
@@ -18,6 +17,7 @@ from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.handled import NotHandledError
+from attn_spec.problem.options import FACTORS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.drawing.regimes import Recipe
@@ -42,7 +42,7 @@ def descaled(seed, dtype="float32", regime="normal"):
 
 def test_the_truth_is_attention_of_the_products():
     problem = descaled(3)
-    of_heads = {name: getattr(problem, name).repeat(4 // getattr(problem, name).shape[1], axis=1) for name in OPTIONS}
+    of_heads = {name: getattr(problem, name).repeat(4 // getattr(problem, name).shape[1], axis=1) for name in FACTORS}
     products = {
         "q": problem.q * of_heads["q_descale"],
         "k": problem.per_query_head(problem.k) * of_heads["k_descale"],
@@ -70,7 +70,7 @@ CONTRACTS = [
 def test_emulated_kernels_are_within_their_bounds_and_not_far_within(words, dtype):
     contract, reached = Contract(**words), 0.0
     for seed, order in enumerate((Order(), Order(descales_first=True, tiles="random"))):
-        made = emulate("emulated", contract, order, supports=(*SUPPORTS, *OPTIONS), dtypes=(dtype,))
+        made = emulate("emulated", contract, order, supports=(*SUPPORTS, *FACTORS), dtypes=(dtype,))
         for regime in ("normal", "large", "tiny+v_tiny"):
             problem, subject = descaled(seed, dtype, regime), Subject(made, dtype)
             found = judge(problem, subject.contract, **subject(problem))
@@ -84,7 +84,7 @@ def test_gradients_of_emulated_kernels_are_within_their_bounds(values):
     for seed, first in enumerate((False, True)):
         contract, order = Contract(value_descale_on=values), Order(descales_first=first)
         made = emulate_both(
-            "emulated", contract, order, steps=steps_of(contract, order), supports=(*SUPPORTS, *OPTIONS),
+            "emulated", contract, order, steps=steps_of(contract, order), supports=(*SUPPORTS, *FACTORS),
             dtypes=("float16",),
         )  # fmt: skip
         problem, subject = descaled(seed + 7, "float16"), Subject(made, "float16")
@@ -137,7 +137,7 @@ def test_what_has_no_theorem_is_refused():
     with pytest.raises(NotHandledError, match="q_descale, k_descale"):
         score_gradient_error(x, grad, contract.at("float32"), 0.0)
     with pytest.raises(KernelError, match="says nothing of gradients beside q_descale and k_descale"):
-        emulate_both("both", contract, supports=("lse", *OPTIONS))
+        emulate_both("both", contract, supports=("lse", *FACTORS))
     with pytest.raises(KernelError, match="rotary out of supports"):
         emulate("turned", contract, supports=("lse", "k_descale", "rotary"))
     assert says_nothing(contract, recipe(2, rotary="half", k_descale="half@1111").problem())

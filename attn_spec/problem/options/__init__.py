@@ -52,6 +52,8 @@ class Options(States, Latent, Sinks, Dropout, Descales, Linear, Layer, Rotary, S
 
 #: Every option by name.
 OPTIONS: dict[str, Option] = {each.name: replace(each.metadata["row"], name=each.name) for each in fields(Options)}
+#: Names of the options that are real factors of q, k and v, in this order.
+FACTORS = tuple(name for name, row in OPTIONS.items() if row.factor_of)
 
 
 def parameters(option: str) -> tuple[Option, ...]:

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from attn_spec import Contract, kernel
+from attn_spec.problem.options import FACTORS
 
 from .parts import DTYPES, OPTIONS, finite, for_query_heads, hidden, nothing_seen, sigma_of, through, tiles
-
-DESCALES = ("q_descale", "k_descale", "v_descale")
 
 
 def of_heads(d: Tensor | None, q: Tensor) -> Tensor:
@@ -38,7 +37,7 @@ def of_tile(d: Tensor, cols: slice) -> Tensor:
         probability_scale=256.0,
         overflow="saturates",
     ),
-    supports=(*OPTIONS, "gqa", *DESCALES),
+    supports=(*OPTIONS, "gqa", *FACTORS),
 )
 def eight_bit_weights(
     q: Tensor,
@@ -47,15 +46,13 @@ def eight_bit_weights(
     *,
     scale: float | None = None,
     causal: bool = False,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
+    **descales: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Attend in one pass; weights times their values' descale and 2^8 are rounded to float8_e4m3fn, and saturate."""
     dark, sigma = hidden(q, k, causal=causal), sigma_of(q, scale)
     m, l, acc = nothing_seen(q, v.shape[-1])
     keys, values = (for_query_heads(x, q.shape[1]).float() for x in (k, v))
-    d_q, d_k, d_v = (of_heads(d, q) for d in (q_descale, k_descale, v_descale))
+    d_q, d_k, d_v = (of_heads(descales.get(name), q) for name in FACTORS)
     for cols in tiles(k.shape[2], 32):
         s = q.float() @ keys[:, :, cols].mT * sigma * d_q * of_tile(d_k, cols)
         s = s.masked_fill(dark[..., cols], -math.inf)
@@ -77,7 +74,7 @@ def eight_bit_weights(
         descale_on="operands",
         value_descale_on="operands",
     ),
-    supports=(*OPTIONS, "gqa", *DESCALES),
+    supports=(*OPTIONS, "gqa", *FACTORS),
 )
 def descaled_operands(
     q: Tensor,
@@ -86,13 +83,13 @@ def descaled_operands(
     *,
     scale: float | None = None,
     causal: bool = False,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
+    **descales: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Attend to keys and values that are multiplied by their descales and rounded to the dtype of q when loaded."""
-    given = zip((q, k, v), (q_descale, k_descale, v_descale), strict=True)
-    real = [through(for_query_heads(x, q.shape[1]).float() * of_heads(d, q), q.dtype) for x, d in given]
+    given = zip((q, k, v), FACTORS, strict=True)
+    real = [
+        through(for_query_heads(x, q.shape[1]).float() * of_heads(descales.get(name), q), q.dtype) for x, name in given
+    ]
     s = (real[0] @ real[1].mT * sigma_of(q, scale)).masked_fill(hidden(q, k, causal=causal), -math.inf)
     m = s.amax(-1, keepdim=True) if s.shape[-1] else nothing_seen(q, 0)[0]
     p = torch.exp(s - finite(m))

@@ -11,14 +11,13 @@ import numpy as np
 
 from attn_spec.contract.contract import Contract
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.descales import OPTIONS as DESCALES
 from attn_spec.emulation.dropout import BY_CHANCE, DROPOUT
 from attn_spec.emulation.kernels import LONG_CONTEXT, SINKS
 from attn_spec.emulation.operands import CHOICES
 from attn_spec.emulation.scores import TIES
 from attn_spec.emulation.sequences import LENGTHS
 from attn_spec.numbers.formats import DTYPES, FORMATS
-from attn_spec.problem.options import OPTIONS, parameters
+from attn_spec.problem.options import FACTORS, OPTIONS, parameters
 
 #: Scores that only change q and k, or pairs of them.
 _SCORES = [name for name in CHOICES if OPTIONS[name].exponential and not OPTIONS[name].projects_values]
@@ -131,7 +130,7 @@ def drawn_descales(rng: np.random.Generator, others: Sequence[str]) -> tuple[tup
 
     Beside ``others``, scores whose operands are formulas of q and k, no theorem tells of operands with a descale.
     """
-    taken = tuple(name for name in DESCALES if rng.random() < 0.7) if rng.random() < 0.25 else ()
+    taken = tuple(name for name in FACTORS if rng.random() < 0.7) if rng.random() < 0.25 else ()
     words = {
         "descale_on": one_of(rng, ("scores", "scores", "operands")),
         "value_descale_on": one_of(rng, ("output", "probabilities", "operands")),
