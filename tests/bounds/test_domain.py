@@ -218,6 +218,12 @@ def test_rows_that_could_overflow_are_outside_the_domain(what):
 
 #: Distances of a reference from the maximum: the contract, too far and near enough.
 DISTANCES = {
+    "the inverse of a scale of probabilities": Edge(
+        lambda scale: {"probability_scale": scale},
+        {"normalize": "before_product", "softmax": "float16"},
+        outside=2.0**14,
+        inside=2.0**13,
+    ),
     "row sums below their format": Edge(
         lambda r: {"reference_range": r}, {"row_sum": "float16", "reference": "zero"}, outside=9.8, inside=9.6
     ),
