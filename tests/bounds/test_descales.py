@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 
+from attn_spec import kernel
 from attn_spec.attention import definition
 from attn_spec.bounds.backward.score_gradient_bounds import score_gradient_error
 from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
@@ -20,6 +22,7 @@ from attn_spec.problem.handled import NotHandledError
 from attn_spec.problem.options import FACTORS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
+from attn_spec.search import property as properties
 from attn_spec.search.drawing.regimes import Recipe
 
 PATTERNS = {
@@ -143,3 +146,26 @@ def test_what_has_no_theorem_is_refused():
     assert says_nothing(contract, recipe(2, rotary="half", k_descale="half@1111").problem())
     assert not says_nothing(contract, recipe(2, rotary="half", v_descale="half@1111").problem())
     assert not says_nothing(FP32, recipe(2, rotary="half", k_descale="half@1111").problem())
+
+
+@kernel(
+    framework="torch",
+    dtypes=("float16",),
+    contract=Contract(exponent="natural", operands="input", descale_on="operands", value_descale_on="operands"),
+    supports=("scale", "causal", "dv", "cross", *FACTORS),
+)
+def adds_a_mask(q, k, v, *, scale=1.0, causal=False, **descales):
+    """Multiply operands by their descales when they are loaded, and add a mask to the scores."""
+    q, k, v = ((x * descales.get(name, 1.0)).float() for x, name in zip((q, k, v), FACTORS, strict=True))
+    unseen = torch.full((q.shape[2], k.shape[2]), -torch.inf).triu(1) if causal else 0.0
+    return (torch.softmax(q @ k.mT * scale + unseen, -1).half().float() @ v).half()
+
+
+@pytest.mark.parametrize("descale", ["k_descale", "v_descale"])
+def test_what_is_written_into_hidden_keys_fits_with_its_descale(descale):
+    """Operands are stored in float16 with their descales, and a mask of -inf is added: an infinity would be NaN."""
+    shape = {"query_length": 3, "key_length": 3, "head_dim": 16, "value_dim": 8, "causal": True, "scale": 1.0}
+    drawn = Recipe(dtypes="float16", **shape).problem()
+    problem = drawn.replace(q=np.zeros(drawn.q.shape), **{descale: np.full((1, 1, 3, 1), 64.0)})
+
+    properties.load_all()["causality.future_keys_change_nothing"].check(Subject(adds_a_mask, "float16"), problem)
