@@ -164,10 +164,11 @@ def _contents(
         factor *= np.prod([np.abs(x).sum(axis=-2).max(initial=1.0) for x in parameters_of(problem).values()])
         largest_value = min(largest_value, _largest(subject, problem, np.ones(1))) / factor
     of_q, of_keys, of_values = (_largest_descale(problem, name) for name in FACTORS)
-    if of_values > 1:
-        largest_value = min(largest_value, _largest(subject, problem, np.ones(1)) / of_values)
     factor *= of_q * of_keys
     largest_key = _largest(subject, problem, problem.q * max(1.0, abs(problem.scale_value)) * factor)
+    held = _largest(subject, problem, np.ones(1))  # keys and values may be stored with their descales
+    largest_key = min(largest_key, held / of_keys if of_keys > 1 else np.inf)
+    largest_value = min(largest_value, held / of_values if of_values > 1 else np.inf)
     if problem.latent:  # a key's first columns are its value
         largest_key = largest_value = min(largest_key, largest_value)
     of_k, of_v = (FORMATS[problem.dtype_of(name)].largest / 4 for name in "kv")  # a normal number is clipped to 4
