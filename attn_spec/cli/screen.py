@@ -65,6 +65,8 @@ class Live:
         more = len({key[0] for key in progress.blocks}) - len(self.failed)
         replay = [f"\n{more} more refuted or suspect; `attn-spec replay` runs every stored case"] if more else []
         declined = [f"not declared: {name} ({reason})" for name, reason in document.declarations.declined.items()]
+        if cost := document.declarations.cost_of_new_shapes:
+            declined.append(f"new shapes: {cost}")
         if any(row["summary"] == describe(UNDECLARED) for row in document.declarations.contracts.values()):
             declined.append("no contract is declared, so answers are judged by the loosest; --contract declares one")
         declined += [f"changed by calls: {change}" for change in document.subject.changes]

@@ -111,6 +111,11 @@ class Declarations(Model):
     contracts: dict[str, dict[str, str | float | int | bool | None]]
     #: Dtypes and options that were tried and failed, with the reason.
     declined: dict[str, str]
+    #: Number of signatures (shapes with options) that each search draws; None is any number. None in a certificate of
+    #: an earlier version, which does not record it.
+    signatures: int | None = None
+    #: What a new shape costs, if that is why searches keep to few signatures; else empty.
+    cost_of_new_shapes: str = ""
 
 
 class AllowedBy(Model):

@@ -94,6 +94,8 @@ def declarations(checked: Preflight) -> dict[str, Any]:
         "limits": limits(kernel.limits),
         "contracts": {dtype: contract_fields(contract, dtype) for dtype, contract in contracts.items()},
         "declined": checked.declined,
+        "signatures": kernel.signatures,
+        "cost_of_new_shapes": checked.cost_of_new_shapes,
     }
 
 

@@ -107,11 +107,15 @@ def failure(subject: Subject) -> str | None:
     return None
 
 
-def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
-    """Return a small problem that the kernel takes, with the options it requires and the named shape ability."""
+def plain(kernel: Kernel, dtype: str, option: str | None = None, *, larger: int = 0) -> Problem:
+    """Return a small problem that the kernel takes, with the options it requires and the named shape ability.
+
+    Its number of batch entries and its lengths grow with ``larger``, within the kernel's limits.
+    """
     limits, shaped = kernel.limits, {option, *kernel.limits.needed}
     step = limits.step("QK")
-    length = min(8 * step, int(min(limits.most("Q"), limits.most("K"), 8 * step)) // step * step)
+    wanted = (8 + larger) * step
+    length = min(wanted, int(min(limits.most("Q"), limits.most("K"), wanted)) // step * step)
     queries = length if limits.query_lengths is None else limits.query_lengths[0]
     keys = int(min(2 * length, limits.most("K"))) // step * step if "cross" in shaped else length
     keys = 0 if "empty" in shaped else keys
@@ -121,13 +125,14 @@ def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
     rng = np.random.default_rng(0)
 
     def normal(dtype: str, heads: int, length: int, dim: int) -> bits.Values:
-        return bits.nearest(rng.standard_normal((1, heads, length, dim)), dtype)
+        return bits.nearest(rng.standard_normal((batch, heads, length, dim)), dtype)
 
     kv_heads = 2 if limits.kv_heads is None else limits.kv_heads[0]
     heads = (2 * kv_heads if "gqa" in shaped else kv_heads, kv_heads)  # (2, 1) may be right by broadcasting
     query_heads, kv_heads = at_most_heads(limits.heads(heads), limits.most("H"))
     if "query_projection" in shaped:
         query_heads = kv_heads = 1
+    batch = int(min(1 + larger, limits.most("B"), max(limits.most("BH") / query_heads, 1)))
     of_q, of_k, of_v = input_dtypes(dtype)
     problem = Problem(
         q=normal(of_q, query_heads, queries, head_dim),

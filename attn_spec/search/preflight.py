@@ -7,6 +7,7 @@ For an undecorated callable, dtypes and shape abilities that nobody named are tr
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -35,6 +36,7 @@ from attn_spec.problem.dtypes import has_eight_bits, in_one_spelling, input_dtyp
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import judged
+from attn_spec.search.new_shapes import FEW, LEAST, high_cost
 from attn_spec.search.plain_calls import failure, plain, with_an_empty_row, with_defaults_off
 
 #: Abilities that a call shows, since a signature does not say whether a kernel has them.
@@ -71,6 +73,15 @@ class Preflight:
     subjects: tuple[Subject, ...]
     #: Dtypes and options that were tried without success, with the reason.
     declined: dict[str, str] = field(default_factory=dict)
+    #: What a new shape costs, if the searches keep to few signatures for it; else empty.
+    cost_of_new_shapes: str = ""
+
+    def with_few_signatures(self, first: Subject) -> Preflight:
+        """Return the preflight with few signatures if new shapes cost ``first`` much, and no number is declared."""
+        if first.kernel.signatures is not None or (cost := high_cost(first)) is None:
+            return self
+        subjects = (replace(each, kernel=replace(each.kernel, signatures=FEW)) for each in self.subjects)
+        return replace(self, subjects=tuple(subjects), cost_of_new_shapes=str(cost))
 
 
 def preflight(
@@ -97,14 +108,17 @@ def preflight(
         subjects = [replace(subject, kernel=kernel) for subject in subjects]
     named = set(kernel.dtypes if kernel.declared else (*dtypes, *kernel.given.get("dtypes", ())))
     _check_given(subjects, named)
+    begun = time.perf_counter()
     failures = {subject.dtype: reason for subject in subjects if (reason := failure(subject))}
+    is_quick = time.perf_counter() - begun < LEAST  # then no new shape costs much
     if len(failures) == len(subjects):
         raise PlainCallError(subjects, failures)
+    first = next(subject for subject in subjects if subject.dtype not in failures)
     if kernel.declared:
-        return Preflight(tuple(subjects))
+        checked = Preflight(tuple(subjects))
+        return checked if is_quick else checked.with_few_signatures(first)
     able = [subject for subject in subjects if subject.dtype in named or subject.dtype not in failures]
     declined = {dtype: reason for dtype, reason in failures.items() if dtype not in named}
-    first = next(subject for subject in subjects if subject.dtype not in failures)
     untaken = {option: reason for option in TRIED if (reason := _refusal(first, option))}
     found = replace(kernel, supports=kernel.supports | set(TRIED) - set(untaken))
     clashes = {
@@ -113,7 +127,8 @@ def preflight(
     found = replace(found, limits=replace(found.limits, exclusive=(*found.limits.exclusive, *clashes)))
     refused |= untaken | {" with ".join(pair): reason for pair, reason in clashes.items()} | _not_understood(kernel)
     refused |= _left_open(replace(first, kernel=found))
-    return Preflight(tuple(replace(subject, kernel=found) for subject in able), declined | refused)
+    checked = Preflight(tuple(replace(subject, kernel=found) for subject in able), declined | refused)
+    return checked.with_few_signatures(replace(first, kernel=found))
 
 
 def _check_device(kernel: Kernel, device: str) -> None:

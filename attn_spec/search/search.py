@@ -159,7 +159,9 @@ class _Search:
             self.wanted = self.profile.examples - max(len(own) - number, 0)
             if self.failure is None and not self.out_of_time and self.examples < self.wanted:
                 with turns.drawn_in(turn):
-                    self._draw(seed + number)
+                    self._draw(seed + number, self.subject)
+        if self.failure is not None and self.subject.kernel.signatures is not None:
+            self._make_smaller(seed)
 
     def _try_each(self, recipes: Sequence[Recipe]) -> None:
         """Check the problems of these recipes, the plainest first, up to the first that refutes."""
@@ -192,8 +194,18 @@ class _Search:
         few = self.subject.kernel.signatures is not None  # each size needs a signature of its own
         return found[: len(found) // turns.ORDINARY] if few else found
 
-    def _draw(self, seed: int) -> None:
-        """Let Hypothesis draw, check and shrink problems."""
+    def _make_smaller(self, seed: int) -> None:
+        """Look for a smaller failing problem among those of any signature, where the search kept to few of them."""
+        kept = self.failure
+        self.wanted = self.examples + self.profile.examples
+        self.deadline = time.monotonic() + self.profile.shrink_seconds
+        with turns.drawn_in(None):
+            self._draw(seed, replace(self.subject, kernel=replace(self.subject.kernel, signatures=None)))
+        if kept and self.failure and _size(kept[0]) <= _size(self.failure[0]):
+            self.failure = kept
+
+    def _draw(self, seed: int, subject: Subject) -> None:
+        """Let Hypothesis draw, check and shrink problems that the subject takes."""
         settings = hypothesis.settings(
             max_examples=(DRAWS if turns.size() is None else DRAWS_OF_SIZE) * (self.wanted - self.examples),
             database=None,
@@ -203,7 +215,7 @@ class _Search:
             suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType] -- its metaclass iterates
             verbosity=Verbosity.quiet,
         )
-        problems = self.property_.problems(self.subject)
+        problems = self.property_.problems(subject)
 
         @hypothesis.seed(_seed_of(seed, self.property_, self.subject))
         @settings
@@ -329,6 +341,11 @@ class _Search:
         if not self.examples:
             return {"verdict": Verdict.NOT_DECLARED, "message": self.not_taken}
         return {"verdict": Verdict.HELD}
+
+
+def _size(problem: Problem) -> int:
+    """Return the number of scores and of entries of q, k and v."""
+    return math.prod(problem.score_shape) + problem.q.size + problem.k.size + problem.v.size
 
 
 def _seed_of(seed: int, property_: Property, subject: Subject) -> int:

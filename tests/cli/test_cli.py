@@ -113,6 +113,32 @@ def test_a_report_does_not_overwrite_its_certificate(toy, attn_spec, page):
     assert not (toy / "mine.json").exists()
 
 
+COMPILED = """
+import time
+
+known = set()
+
+@kernel(framework="numpy", dtypes=("float32",), contract="fused", supports=("dv", "cross"))
+def compiled(q, k, v):
+    if (q.shape, v.shape) not in known:
+        known.add((q.shape, v.shape))
+        time.sleep(0.1)
+    return sound(q, k, v)
+"""
+
+
+def test_a_kernel_to_which_each_shape_costs_seconds_is_examined_at_few(folder, attn_spec):
+    folder.joinpath("toy.py").write_text(TOY + COMPILED)
+
+    done = attn_spec("certify", "toy.py:compiled", "--property", "accuracy.output")
+
+    assert done.returncode == 0
+    assert re.search(r"new shapes: a first call at a shape takes 0\.1\d? s, \d+ times as long", done.stdout)
+    declared = json.loads((folder / "certificate.json").read_text())["declarations"]
+    assert declared["signatures"] == 2
+    assert f"new shapes: {declared['cost_of_new_shapes']}" in done.stdout
+
+
 def test_what_is_no_shape_is_refused():
     shown = CliRunner().invoke(cli.main, ["certify", "toy.py:sound", "--shape", "Hq=4,Hkv=3,S=2,D=8"])
 
