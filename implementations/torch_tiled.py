@@ -40,6 +40,7 @@ KV_TILE = 32
 OPTIONS = ("scale", *BY_POSITION, "mask", "bias", "alibi_slopes", "softcap", "sinks", *ROTARY, *PADDED)
 DROPOUT = ("dropout_keep", "dropout_p")
 DESCALES = ("q_descale", "k_descale", "v_descale")
+DESCALE_SHAPES = ("descale_by_head", "descale_by_key")
 SHAPES = ("gqa", "dv", "cross", "empty")
 
 
@@ -285,7 +286,7 @@ def sink_gradient(sinks: Tensor, lse: Tensor, delta: Tensor) -> Tensor:
             ("float32", "float16", "bfloat16"), replace(PRESETS["fused"], value_descale_on="probabilities")
         ),
     },
-    supports=(*OPTIONS, *DESCALES, *DROPOUT, *SHAPES, "lse", "backward", "lse_backward"),
+    supports=(*OPTIONS, *DESCALES, *DESCALE_SHAPES, *DROPOUT, *SHAPES, "lse", "backward", "lse_backward"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread", "unused_rows": "zero"},
 )
 def attention(

@@ -202,6 +202,12 @@ def _check_owners(declared: Kernel) -> None:
             alone = [ability for ability, row in ABILITIES.items() if name in row.spellings]
             instead = f", or {alone[0]} instead if it takes {name} alone" if alone else ""
             raise KernelError(f"{declared.name} declares {name}, a parameter of {owner}; declare {owner} too{instead}")
+        of_any = ABILITIES[name].of_any if name in ABILITIES else ()
+        if of_any and declared.supports.isdisjoint(of_any):
+            raise KernelError(
+                f"{declared.name} declares {name}, but none of {', '.join(of_any)}, which it is about; declare these "
+                f"that the kernel takes, or leave {name} out"
+            )
 
 
 def _check_limits(declared: Kernel) -> None:

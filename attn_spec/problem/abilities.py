@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options import FACTORS, OPTIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +27,24 @@ class Ability:
     spellings: tuple[str, ...] = ()
     #: The ability or option without which this ability means nothing; empty for none.
     of: str = ""
+    #: Options without all of which this ability means nothing; empty for none.
+    of_any: tuple[str, ...] = ()
     #: True if two equal calls that use the ability may return different answers.
     by_chance: bool = False
 
 
+def varies(problem: Any, name: str, axes: str) -> bool:
+    """Return whether a descale has several numbers along one of these axes, of a problem or of its recipe."""
+    x, row = getattr(problem, name), OPTIONS[name]
+    if x is None:
+        return False
+    named = isinstance(x, str)  # a recipe has the name of a pattern, with the axes that are not broadcast
+    lengths = [problem.lengths.get(axis, 1) for axis in x.partition("@")[2]] if named else x.shape
+    return any(length > 1 for axis, length in zip(row.axes, lengths, strict=True) if axis in axes)
+
+
+#: Axes along which a descale may have several numbers, by the ability of kernels that take these.
+DESCALE_AXES = {"descale_by_head": "BG", "descale_by_key": "K"}
 #: Every ability by name.
 ABILITIES: dict[str, Ability] = {
     "gqa": Ability(
@@ -57,6 +71,16 @@ ABILITIES: dict[str, Ability] = {
     ),
     "empty": Ability(says="either length may be zero", is_used=lambda p: 0 in (p.query_length, p.key_length)),
     "mask_of_two_axes": Ability(says="also takes a mask [Sq, Sk] for all batch entries and heads", of="mask"),
+    "descale_by_head": Ability(
+        says="a descale may have a number for each batch entry and kv head; otherwise it is one number for a tensor",
+        is_used=lambda p: any(varies(p, name, DESCALE_AXES["descale_by_head"]) for name in FACTORS),
+        of_any=FACTORS,
+    ),
+    "descale_by_key": Ability(
+        says="the descales of keys and values may have a number for each key",
+        is_used=lambda p: any(varies(p, name, DESCALE_AXES["descale_by_key"]) for name in FACTORS),
+        of_any=tuple(name for name in FACTORS if "K" in OPTIONS[name].axes),
+    ),
     "lse": Ability(says="returns (out, lse)"),
     "backward": Ability(says="has gradients in q, k, v and bias, by its framework or by @name.backward"),
     "lse_backward": Ability(says="its gradients include the cotangent of the LSE", shows=False),

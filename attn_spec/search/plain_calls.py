@@ -21,6 +21,7 @@ from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
+from attn_spec.problem.abilities import ABILITIES, DESCALE_AXES
 from attn_spec.problem.dtypes import input_dtypes
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
@@ -148,7 +149,18 @@ def plain(kernel: Kernel, dtype: str, option: str | None = None, *, larger: int 
         # Equal log-sum-exps would make a mean right.
         lses = np.random.default_rng(1).standard_normal((1, query_heads, 1, keys))
         always |= {"bias": bits.nearest(lses, problem.dtype_of("bias"))}
+    if option in DESCALE_AXES:
+        own = [name for name in ABILITIES[option].of_any if name in kernel.supports]
+        always |= {name: _varying(name, DESCALE_AXES[option], problem) for name in own}
     return problem.replace(**always)
+
+
+def _varying(name: str, axes: str, problem: Problem) -> np.ndarray:
+    """Return a descale with several numbers along such axes alone; powers of 2 are numbers of every dtype."""
+    row = OPTIONS[name]
+    whole = zip(row.axes, row.shape(problem.lengths), strict=True)
+    shape = [length if axis in axes else 1 for axis, length in whole]
+    return np.exp2(np.arange(np.prod(shape)) % 3 - 1.0).reshape(shape)
 
 
 def _plain_dims(limits: Limits, *, unequal: bool, tied: bool) -> tuple[int, int]:

@@ -33,7 +33,7 @@ from attn_spec.numbers.formats import INPUT_DTYPES
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.conventions import OF_ANSWERS, OPEN
 from attn_spec.problem.dtypes import has_eight_bits, in_one_spelling, input_dtypes, refusal
-from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options import FACTORS, OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import judged
 from attn_spec.search.new_shapes import FEW, LEAST, high_cost
@@ -248,6 +248,10 @@ def _refused(willing: Subject, option: str, problem: Problem) -> str | None:
             masked = problem.replace(mask=np.tril(np.ones(problem.score_shape[2:], dtype=bool))[None, None])
             answer = willing(masked, arrange_options=of_two_axes)
             return "a mask of two axes has another meaning" if judged(willing, masked, answer).refuted else None
+        case "descale_by_head" | "descale_by_key":  # others may read the first number alone
+            one = {name: x[:1, :1, :1] for name in FACTORS if (x := getattr(problem, name)) is not None}
+            several, alone = (judged(willing, x, willing(x)).refuted for x in (problem, problem.replace(**one)))
+            return "its answer with several numbers in a descale is wrong, with one right" if several > alone else None
         case "dropout_by_chance":  # a kernel that does not drop weights is refuted later; one that raises lacks it
             dropping(willing, 0.5)(problem)
             return None
@@ -264,6 +268,9 @@ def _not_asked_for(kernel: Kernel, ability: str) -> str | None:
     """
     if kernel.signature and ability in SIGNATURES[kernel.signature].lacks:
         return f"no call of the signature {kernel.signature} has it"
+    of_any = ABILITIES[ability].of_any
+    if of_any and kernel.supports.isdisjoint(of_any):
+        return f"it takes none of {', '.join(of_any)}"
     for name in filter(None, (ABILITIES[ability].of, ability)):
         if name in OPTIONS:
             if name not in kernel.supports:

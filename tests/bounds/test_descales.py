@@ -18,6 +18,7 @@ from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
+from attn_spec.problem.abilities import DESCALE_AXES
 from attn_spec.problem.handled import NotHandledError
 from attn_spec.problem.options import FACTORS
 from attn_spec.problem.problem import Problem
@@ -73,7 +74,7 @@ CONTRACTS = [
 def test_emulated_kernels_are_within_their_bounds_and_not_far_within(words, dtype):
     contract, reached = Contract(**words), 0.0
     for seed, order in enumerate((Order(), Order(descales_first=True, tiles="random"))):
-        made = emulate("emulated", contract, order, supports=(*SUPPORTS, *FACTORS), dtypes=(dtype,))
+        made = emulate("emulated", contract, order, supports=(*SUPPORTS, *FACTORS, *DESCALE_AXES), dtypes=(dtype,))
         for regime in ("normal", "large", "tiny+v_tiny"):
             problem, subject = descaled(seed, dtype, regime), Subject(made, dtype)
             found = judge(problem, subject.contract, **subject(problem))
@@ -87,7 +88,7 @@ def test_gradients_of_emulated_kernels_are_within_their_bounds(values):
     for seed, first in enumerate((False, True)):
         contract, order = Contract(value_descale_on=values), Order(descales_first=first)
         made = emulate_both(
-            "emulated", contract, order, steps=steps_of(contract, order), supports=(*SUPPORTS, *FACTORS),
+            "emulated", contract, order, steps=steps_of(contract, order), supports=(*SUPPORTS, *FACTORS, *DESCALE_AXES),
             dtypes=("float16",),
         )  # fmt: skip
         problem, subject = descaled(seed + 7, "float16"), Subject(made, "float16")
@@ -140,7 +141,7 @@ def test_what_has_no_theorem_is_refused():
     with pytest.raises(NotHandledError, match="q_descale, k_descale"):
         score_gradient_error(x, grad, contract.at("float32"), 0.0)
     with pytest.raises(KernelError, match="says nothing of gradients beside q_descale and k_descale"):
-        emulate_both("both", contract, supports=("lse", *FACTORS))
+        emulate_both("both", contract, supports=("lse", *FACTORS, *DESCALE_AXES))
     with pytest.raises(KernelError, match="rotary out of supports"):
         emulate("turned", contract, supports=("lse", "k_descale", "rotary"))
     assert says_nothing(contract, recipe(2, rotary="half", k_descale="half@1111").problem())
@@ -152,7 +153,7 @@ def test_what_has_no_theorem_is_refused():
     framework="torch",
     dtypes=("float16",),
     contract=Contract(exponent="natural", operands="input", descale_on="operands", value_descale_on="operands"),
-    supports=("scale", "causal", "dv", "cross", *FACTORS),
+    supports=("scale", "causal", "dv", "cross", *FACTORS, *DESCALE_AXES),
 )
 def adds_a_mask(q, k, v, *, scale=1.0, causal=False, **descales):
     """Multiply operands by their descales when they are loaded, and add a mask to the scores."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.abilities import DESCALE_AXES
+from attn_spec.problem.options import FACTORS, OPTIONS
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -146,6 +147,17 @@ class Ingredients:
         meant = [pair for pair in able if (pair[0] != pair[1]) == ("dv" in chosen)] or able
         drawn = (self.head_dim, self.value_dim)
         return min(meant, key=lambda pair: (pair[0] != drawn[0], pair[1] != drawn[1]))
+
+
+def with_able_descales(recipe: Recipe, subject: Subject) -> Recipe:
+    """Return the recipe with descales that have several numbers along such axes alone as the kernel takes them."""
+    unable = "".join(axes for ability, axes in DESCALE_AXES.items() if not subject.supports(ability))
+    found = {}
+    for name in FACTORS if unable else ():
+        if (value := getattr(recipe, name)) is not None:
+            stem, _, letters = value.partition("@")
+            found[name] = f"{stem}@{letters.translate(dict.fromkeys(map(ord, unable), '1'))}"
+    return replace(recipe, **found) if found else recipe
 
 
 def of_layer(recipe: Recipe, widths: tuple[int, int, int] | None, *, own_values: bool) -> Recipe:

@@ -172,6 +172,7 @@ def recipes(
         recipe = shapes.of_layer(recipe, widths, own_values="dv" in chosen)
     large = sizes.BUDGET_FLOAT64 if subject.dtype == "float64" else sizes.BUDGET
     budget = size.times * large if size else shapes.BUDGET
+    recipe = shapes.with_able_descales(recipe, subject)
     recipe = shapes.within_limits(recipe, subject, math.inf if "query_length" in fixed else budget)
     lengths = recipe.lengths
     unfit = {n: row.off for n, row in OPTIONS.items() if not row.fits(getattr(recipe, n), lengths)}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attn_spec import Contract, kernel
+from attn_spec.problem.abilities import DESCALE_AXES
 from attn_spec.problem.options import FACTORS
 
 from .parts import DTYPES, OPTIONS, finite, for_query_heads, hidden, nothing_seen, sigma_of, through, tiles
@@ -37,7 +38,7 @@ def of_tile(d: Tensor, cols: slice) -> Tensor:
         probability_scale=256.0,
         overflow="saturates",
     ),
-    supports=(*OPTIONS, "gqa", *FACTORS),
+    supports=(*OPTIONS, "gqa", *FACTORS, *DESCALE_AXES),
 )
 def eight_bit_weights(
     q: Tensor,
@@ -74,7 +75,7 @@ def eight_bit_weights(
         descale_on="operands",
         value_descale_on="operands",
     ),
-    supports=(*OPTIONS, "gqa", *FACTORS),
+    supports=(*OPTIONS, "gqa", *FACTORS, *DESCALE_AXES),
 )
 def descaled_operands(
     q: Tensor,

@@ -50,6 +50,7 @@ from .random_options import (
     WIDE_FORMATS,
     drawn_alibi,
     drawn_cast,
+    drawn_descale_shapes,
     drawn_descales,
     drawn_dropout,
     drawn_dtypes,
@@ -120,6 +121,7 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
     executes, declares = (_with(contract, sink_reference=sinks.reference) for contract in (executes, declares))
     own |= sinks.dtypes if sinks.options else {}
     descales, words, folds = drawn_descales(np.random.default_rng([seed, 14]), (*scores, *layer))
+    descales += drawn_descale_shapes(np.random.default_rng([seed, 16]), descales)
     executes, declares = (_with(contract, **words) for contract in (executes, declares))
     raised, dropout = drawn_dropout(np.random.default_rng([seed, 4]))
     for_matrix, for_dP = (np.random.default_rng([seed, n]) for n in (7, 8))

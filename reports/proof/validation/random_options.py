@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from attn_spec.emulation.operands import CHOICES
 from attn_spec.emulation.scores import TIES
 from attn_spec.emulation.sequences import LENGTHS
 from attn_spec.numbers.formats import DTYPES, FORMATS
+from attn_spec.problem.abilities import ABILITIES, DESCALE_AXES
 from attn_spec.problem.options import FACTORS, OPTIONS, parameters
 
 #: Scores that only change q and k, or pairs of them.
@@ -140,6 +141,12 @@ def drawn_descales(rng: np.random.Generator, others: Sequence[str]) -> tuple[tup
     return taken, words, bool(rng.random() < 0.5)
 
 
+def drawn_descale_shapes(rng: np.random.Generator, descales: Collection[str]) -> tuple[str, ...]:
+    """Draw whether a kernel with these descales takes several numbers in each, by head and by key."""
+    wanted = [name for name in DESCALE_AXES if rng.random() < 0.7]
+    return tuple(name for name in wanted if not set(ABILITIES[name].of_any).isdisjoint(descales))
+
+
 def drawn_ties(rng: np.random.Generator) -> tuple[str, ...]:
     """Draw whether a kernel takes values that are part of the keys."""
     return tuple(name for name in TIES if rng.random() < 0.4)
@@ -161,9 +168,11 @@ def drawn_layer(rng: np.random.Generator) -> tuple[list[str], dict[str, str], di
 
 
 def without_orphans(supports: Sequence[str]) -> tuple[str, ...]:
-    """Return the options without parameters of an option that is not among them."""
+    """Return the options and abilities without those that belong to options which are not among them."""
     owners = {name: OPTIONS[name].of for name in supports if name in OPTIONS}
-    return tuple(name for name in supports if owners.get(name, "") in ("", *supports))
+    of_any = {name: ABILITIES[name].of_any for name in supports if name in ABILITIES}
+    alone = {name for name, others in of_any.items() if others and set(others).isdisjoint(supports)}
+    return tuple(name for name in supports if owners.get(name, "") in ("", *supports) and name not in alone)
 
 
 def one_of(rng: np.random.Generator, choices: Sequence[Any]) -> Any:

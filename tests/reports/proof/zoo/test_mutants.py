@@ -14,6 +14,7 @@ from attn_spec.emulation.split import NormalizedSplitAttention, SplitAttention
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.abilities import DESCALE_AXES
 from attn_spec.problem.options import FACTORS
 from attn_spec.problem.shape_spec import AskedShape
 from attn_spec.problem.traits import adds_to_scores, named_by, replaces_score, weighs_linearly
@@ -31,7 +32,9 @@ PROPERTIES = properties.load_all()
 #: Every gradient, with cotangents on both outputs.
 GRADIENTS = "gradients.the_cotangent_of_the_log_sum_exp_is_honored"
 #: A sound kernel with descales, and one of paged calls, which some properties are about.
-DESCALED = emulate("descaled", PRECISE, supports=("scale", "causal", "gqa", "cross", "dv", "lse", *FACTORS))
+DESCALED = emulate(
+    "descaled", PRECISE, supports=("scale", "causal", "gqa", "cross", "dv", "lse", *FACTORS, *DESCALE_AXES)
+)
 PAGED = emulate("paged", PRECISE, presentation="paged", supports=("causal", "gqa", "cross", "dv", "lse"))
 #: A sound kernel of calls that append, for properties of these.
 APPENDING = emulate(
