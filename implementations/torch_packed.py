@@ -14,7 +14,7 @@ from torch import Tensor
 from attn_spec import kernel
 
 from .rotary import OPTIONS as ROTARY
-from .torch_tiled import SHAPES, TiledAttention
+from .torch_tiled import CONTRACTS, DESCALES, SHAPES, TiledAttention
 
 OPTIONS = (
     *("scale", "causal", "causal_alignment", "window", "alibi_slopes", "softcap", "sinks"),
@@ -33,11 +33,16 @@ def of_entry(slopes: Tensor | None, entry: int) -> Tensor | None:
     return None if slopes is None else slopes[entry : entry + 1] if len(slopes) > 1 else slopes
 
 
+def descales_of_entry(options: dict[str, Any], entry: int) -> dict[str, Tensor]:
+    """Return the descales [1, Hkv, 1, 1] of a sequence from those of all, [B, Hkv]."""
+    return {name: options[name][entry][None, :, None, None] for name in DESCALES if name in options}
+
+
 @kernel(
     framework="torch",
     dtypes=("float64", "float32", "float16", "bfloat16"),
-    contract={"float64": "fp64", "float32": "fused", "float16": "fused", "bfloat16": "fused"},
-    supports=(*OPTIONS, *SHAPES, "lse", "backward", "lse_backward"),
+    contract=CONTRACTS,
+    supports=(*OPTIONS, *DESCALES, "descale_by_head", *SHAPES, "lse", "backward", "lse_backward"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread"},
     presentation="THD",
 )
@@ -56,14 +61,14 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """Map q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv] to out [Tq, Hq, Dv], lse [Hq, Tq].
 
-    The largest lengths, by which kernels of a GPU choose their grids, have no influence.
+    Descales are [B, Hkv]. The largest lengths, by which kernels of a GPU choose their grids, have no influence.
     """
     del max_seqlen_q, max_seqlen_k
     wide = torch.promote_types(q.dtype, torch.float32)
     out, lse = q.new_empty(*q.shape[:2], v.shape[-1]), q.new_empty(q.shape[1], len(q), dtype=wide)
     for entry, (rows, keys) in enumerate(zip(spans(cu_seqlens_q), spans(cu_seqlens_k), strict=True)):
         heads_first = (x.transpose(0, 1)[None] for x in (q[rows], k[keys], v[keys]))
-        slopes = of_entry(alibi_slopes, entry)
-        found = TiledAttention.apply(*heads_first, None, sinks, {"alibi_slopes": slopes, **options})
+        own = {"alibi_slopes": of_entry(alibi_slopes, entry), **descales_of_entry(options, entry)}
+        found = TiledAttention.apply(*heads_first, None, sinks, options | own)
         out[rows], lse[:, rows] = found[0][0].transpose(0, 1), found[1][0]
     return out, lse

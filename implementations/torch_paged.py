@@ -11,8 +11,10 @@ from torch import Tensor
 
 from attn_spec import kernel
 
-from .torch_packed import OPTIONS, of_entry, spans
-from .torch_tiled import SHAPES, Scores, online_softmax
+from .torch_packed import OPTIONS, descales_of_entry, of_entry, spans
+from .torch_tiled import CONTRACTS, DESCALES, SHAPES, Scores, online_softmax
+
+SCALE_CACHES = ("k_descale", "v_descale")
 
 
 def gathered(cache: Tensor, pages: Tensor, length: int) -> Tensor:
@@ -24,8 +26,8 @@ def gathered(cache: Tensor, pages: Tensor, length: int) -> Tensor:
 @kernel(
     framework="torch",
     dtypes=("float64", "float32", "float16", "bfloat16"),
-    contract={"float64": "fp64", "float32": "fused", "float16": "fused", "bfloat16": "fused"},
-    supports=(*OPTIONS, *SHAPES, "lse"),
+    contract=CONTRACTS,
+    supports=(*OPTIONS, *DESCALES, "descale_by_head", *SHAPES, "lse"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread", "table_tail": "any"},
     presentation="paged",
 )
@@ -45,7 +47,7 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """Map q [Tq, Hq, D] and caches [pages, page size, Hkv, D], [pages, page size, Hkv, Dv] to out and lse [Hq, Tq].
 
-    The output is [Tq, Hq, Dv]. The largest lengths have no influence.
+    The output is [Tq, Hq, Dv]. Descales are [B, Hkv]. The largest lengths have no influence.
     """
     del max_seqlen_q, max_seqlen_k
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -53,7 +55,46 @@ def attention(
     for entry, (rows, length) in enumerate(zip(spans(cu_seqlens_q), seqused_k.tolist(), strict=True)):
         keys, values = (gathered(cache, block_table[entry], length) for cache in (k, v))
         queries = q[rows].transpose(0, 1)[None]
-        scores = Scores(queries, keys, None, alibi_slopes=of_entry(alibi_slopes, entry), **options)
-        found = online_softmax(scores, values, sinks)
+        own = {"alibi_slopes": of_entry(alibi_slopes, entry), **descales_of_entry(options, entry)}
+        found = online_softmax(Scores(queries, keys, None, **options | own), values, sinks)
         out[rows], lse[:, rows] = found[0][0].transpose(0, 1), found[1][0]
     return out, lse
+
+
+@kernel(
+    framework="torch",
+    dtypes=("float16", "bfloat16", {"q": "bfloat16", "kv": "float8_e4m3fn"}),
+    contract=CONTRACTS["bfloat16"],
+    supports=("scale", "causal", "causal_alignment", *SCALE_CACHES, "descale_by_head", "descale_by_key", *SHAPES),
+    option_dtypes=dict.fromkeys(SCALE_CACHES, "float32"),
+    conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread", "table_tail": "any"},
+    presentation="paged",
+)
+def quantized(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens_q: Tensor,
+    block_table: Tensor,
+    seqused_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    **options: Any,
+) -> Tensor:
+    """Attend to caches with caches of scales beside them, [pages, page size, Hkv]: descales of each key and head.
+
+    Keys and values of 8 bits are numbers of the dtype of q too, in which they are read.
+    """
+    del max_seqlen_q, max_seqlen_k
+    out = q.new_empty(*q.shape[:2], v.shape[-1])
+    for entry, (rows, length) in enumerate(zip(spans(cu_seqlens_q), seqused_k.tolist(), strict=True)):
+        keys, values = (gathered(cache, block_table[entry], length).to(q.dtype) for cache in (k, v))
+        scales = {
+            name: gathered(options[name][..., None], block_table[entry], length)
+            for name in SCALE_CACHES
+            if name in options
+        }
+        scores = Scores(q[rows].transpose(0, 1)[None], keys, None, **options | scales)
+        out[rows] = online_softmax(scores, values, None)[0][0].transpose(0, 1)
+    return out

@@ -42,6 +42,11 @@ DROPOUT = ("dropout_keep", "dropout_p")
 DESCALES = ("q_descale", "k_descale", "v_descale")
 DESCALE_SHAPES = ("descale_by_head", "descale_by_key")
 SHAPES = ("gqa", "dv", "cross", "empty")
+#: Arithmetic by dtype.
+CONTRACTS = {
+    "float64": replace(PRESETS["fp64"], value_descale_on="probabilities"),
+    **dict.fromkeys(("float32", "float16", "bfloat16"), replace(PRESETS["fused"], value_descale_on="probabilities")),
+}
 
 
 class Scores:
@@ -280,12 +285,7 @@ def sink_gradient(sinks: Tensor, lse: Tensor, delta: Tensor) -> Tensor:
 @kernel(
     framework="torch",
     dtypes=("float64", "float32", "float16", "bfloat16"),
-    contract={
-        "float64": replace(PRESETS["fp64"], value_descale_on="probabilities"),
-        **dict.fromkeys(
-            ("float32", "float16", "bfloat16"), replace(PRESETS["fused"], value_descale_on="probabilities")
-        ),
-    },
+    contract=CONTRACTS,
     supports=(*OPTIONS, *DESCALES, *DESCALE_SHAPES, *DROPOUT, *SHAPES, "lse", "backward", "lse_backward"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread", "unused_rows": "zero"},
 )

@@ -68,6 +68,23 @@ def test_each_key_has_its_own_descale(subject: Subject, problem: Problem) -> Non
     assert_within_bound(subject, problem, subject(problem))
 
 
+@attention_property(
+    source="vllm-project/vllm, unified_attention: k_scale_cache [pages, page size, Hkv] is read by the table of pages",
+    hunts="a descale of another sequence, of another slot of the cache, or of a slot behind the last key",
+    needs=("k_descale", "seqused_k"),
+    problems=lambda subject: descaled(
+        subject,
+        *("k_descale", "seqused_k"),
+        of=("near_one", "spread"),
+        batch=st.sampled_from((2, 3, 4)),
+        seqused_k=named(("ragged", "last_shorter", "but_one", "full"), axes="B111"),
+    ),
+)
+def test_each_sequence_has_its_own_descales(subject: Subject, problem: Problem) -> None:
+    """With descales of each sequence, output and log-sum-exp are within their bounds."""
+    assert_within_bound(subject, problem, subject(problem))
+
+
 def products(problem: Problem) -> dict[str, np.ndarray]:
     """Return the products of q, k and v with their descales, by name; those without a descale are left out."""
     found = {}

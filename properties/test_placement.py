@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from attn_spec.kernels.packed_descales import OF_KEYS
 from attn_spec.kernels.placement import LONGEST, PAGE_SIZES, TAILS
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.problem.problem import Problem
@@ -33,14 +34,18 @@ def of_sequences(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
 
 
 def with_common_prefixes(subject: Subject) -> SearchStrategy[Problem]:
-    """Draw problems in which sequences have the keys and values of the first one, the last key of the axis excepted."""
+    """Draw problems in which sequences have the keys and values of the first one, the last key of the axis excepted.
+
+    So it is with descales that have a number for each key.
+    """
 
     def prefixed(problem: Problem) -> Problem:
         common = {}
-        for name in ("k", "v"):
-            x = getattr(problem, name).copy()
-            x[1:, :, :-1] = x[:1, :, :-1]
-            common[name] = x
+        for name in ("k", "v", *OF_KEYS):
+            if (x := getattr(problem, name)) is not None:
+                x = x.copy()
+                x[1:, :, :-1] = x[:1, :, :-1]
+                common[name] = x
         return problem.replace(**common)
 
     return of_sequences(subject, batch=st.sampled_from((2, 3, 4)), seqused_k=KEYS).map(prefixed)

@@ -72,6 +72,7 @@ def emulate(
 
     base = of_kernel(arguments["conventions"]).lse_base
     shown = reads or presented(arguments.get("presentation", "BHSD"), base)
+    shown = shown.handing(descales_by_key="descale_by_key" in arguments["supports"])
 
     def attention(*inputs: Any, **options: Any) -> Any:
         buffers = {quantity: options.pop(name) for quantity, name in made.destinations.items()}
@@ -131,6 +132,7 @@ def emulate_both(
         return made
     attending = declared.get("steps", TiledAttention)
     shown, chosen = declared.get("reads") or presentation, order or Order()
+    shown = shown.handing(descales_by_key="descale_by_key" in able)
 
     @made.backward
     def attention_gradients(dout: Any, *given: Any, **options: Any) -> dict[str, Any]:

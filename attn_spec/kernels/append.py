@@ -121,6 +121,8 @@ class Append(Packed):
     def refusal(self, option: str) -> str:
         if option in ("backward", "lse_backward"):
             return "since a call that writes to its caches has no gradients"
+        if option == "descale_by_key":
+            return "since it would have to append the descales of new keys"
         return super().refusal(option)
 
     def apart(self, *tensors: Any, **arguments: Any) -> tuple[Any, Any, Any]:

@@ -19,6 +19,8 @@ from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.pages import ListedPages
 from attn_spec.kernels.places import Further, integers
 from attn_spec.kernels.presentation import Handed
+from attn_spec.problem.abilities import DESCALE_AXES
+from attn_spec.problem.options import FACTORS
 from attn_spec.problem.problem import Problem
 
 
@@ -44,6 +46,8 @@ class Extend(Packed):
     def refusal(self, option: str) -> str:
         if option in ("backward", "lse_backward"):
             return "since keys are apart from those before them, and no gradients of both are asked for"
+        if option in (*FACTORS, *DESCALE_AXES):
+            return "since new keys are not stored yet, and those before them alone have a descale"
         return super().refusal(option)
 
     def further(self, problem: Problem) -> Further:

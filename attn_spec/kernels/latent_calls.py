@@ -58,6 +58,8 @@ class LatentCalls(Packed):
     def refusal(self, option: str) -> str:
         if option in ("backward", "lse_backward") and len(self.tensors) > 2:
             return "since no released kernel has gradients of a key in two caches, or of a query in two tensors"
+        if option == "descale_by_key" and self.two_caches:
+            return "since the parts of a key in two caches have no descale in common"
         return super().refusal(option)
 
     def together(self, arrays: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.kernels import memory, placement
+from attn_spec.kernels import memory, packed_descales, placement
 from attn_spec.kernels.pages import Pages
 from attn_spec.kernels.places import Further, Places, side_of
 from attn_spec.kernels.presentation import LAID_OUT, Buffers, Handed, shape_of
 from attn_spec.kernels.slots import Slots
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options import FACTORS, OPTIONS
 from attn_spec.problem.problem import Problem
 
 #: Inputs that are alike where one tensor holds both, by the ability that needs them to differ, and their names.
@@ -95,10 +95,10 @@ class Packed(Buffers):
 
         An option cannot be passed that has a number for each query or key of a rectangle, or is a length that the
         arguments do not say; nor can what belongs to such an option. One with a number for each sequence needs
-        arguments that count these.
+        arguments that count these. Descales lie by sequence or where the keys lie, see ``packed_descales``.
         """
         row = OPTIONS.get(option)
-        if option in self.carries | self.keys.lists:
+        if option in self.carries | self.keys.lists or option in FACTORS:
             return ""
         if row is not None and row.up_to:
             return "since no argument says it"
@@ -133,13 +133,30 @@ class Packed(Buffers):
         tensors = {}
         for name in ("q", "k", "v"):
             buffer = self.places(side_of(name)).buffer(problem, self.placement)
-            poison = placement.poison(problem, name, unread)
+            poison = placement.poison(problem, name, unread, by_key=self._hands_by_key(problem, name))
             tensors[name] = self._filled(name, getattr(problem, name), poison, buffer, further)
         given = {name: getattr(problem, name) for name in names}
         for name in self.keys.lists:
             if given[name] is not None:
                 given[name] = np.broadcast_to(given[name].ravel(), problem.batch).astype(np.int32)
+        for name in FACTORS:
+            if given[name] is not None:
+                given[name] = self._descale(problem, name, further, unread=unread)
         return Handed(self.together(tensors) | {name: x for name, x in given.items() if x is not None}, further)
+
+    def _hands_by_key(self, problem: Problem, name: str) -> bool:
+        """Return whether a call has a number for each key of the descale of k or v."""
+        x = getattr(problem, descale := f"{name}_descale")
+        return x is not None and packed_descales.is_by_key(descale, x, self.placement)
+
+    def _counted(self, arguments: Mapping[str, Any]) -> int:
+        """Return the number of sequences that the arguments of a call count."""
+        return len(self.slots("k", self._buffer_of("k", arguments), arguments).of)
+
+    def _descale(self, problem: Problem, name: str, further: Further, *, unread: bool) -> np.ndarray:
+        if packed_descales.is_by_key(name, getattr(problem, name), self.placement):
+            return packed_descales.by_key(problem, name, self.keys, further, self.placement, unread=unread)
+        return packed_descales.by_head(problem, name)
 
     def shape(self, problem: Problem, name: str) -> tuple[int, ...]:
         if self.joined and name in (self.joined, f"d{self.joined}"):
@@ -169,6 +186,9 @@ class Packed(Buffers):
         """Return a tensor or quantity of a call with its axes [B, H, S, ..], S being that of the longest sequence."""
         if name in self.keys.lists:
             return x[:, None, None, None]
+        if name in FACTORS:
+            found = packed_descales.read(name, x, self.keys, arguments, self.placement)
+            return found if self.counts_sequences else found[: self._counted(arguments)]
         if name not in (*LAID_OUT, *_OF_ROWS):
             return x
         places, axes = self.places(side_of(name)), self._axes(name)

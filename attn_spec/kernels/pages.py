@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from attn_spec.kernels import slots
+from attn_spec.kernels import packed_descales, slots
 from attn_spec.kernels.placement import Placement, used
 from attn_spec.kernels.places import Further, Places, integers
 from attn_spec.kernels.slots import Slots
@@ -72,7 +72,8 @@ class Pages(Places):
         own = order[: problem.batch * most].reshape(problem.batch, most)
         needed = -(-used(problem, "k") // size)
         if placement.shares_pages:
-            own = _sharing(problem, own, size, problem.query_length if self.appended else 0)
+            appended = problem.query_length if self.appended else 0
+            own = _sharing(problem, own, size, appended, packed_descales.of_slots(problem, placement))
         stale = np.roll(np.append(own, np.full((problem.batch, 1), order[-2]), axis=1), 1, axis=0)
         tails = {"nobody": order[-1], "stale": stale, "minus_one": -1, "largest": np.iinfo(np.int32).max}
         tail = tails[placement.choice(problem, placement.tails, "table tail")]
@@ -213,19 +214,21 @@ class ListedSlots(Pages):
         return listed, (listed >= 0).sum(axis=1)
 
 
-def _sharing(problem: Problem, own: np.ndarray, size: int, appended: int) -> np.ndarray:
+def _sharing(problem: Problem, own: np.ndarray, size: int, appended: int, descales: Sequence[np.ndarray]) -> np.ndarray:
     """Return a table [B, ..] in which full pages of equal keys and values at the beginning of sequences are the same.
 
+    Their ``descales`` [B, Hkv, Sk, 1], which lie in pages too, are equal there.
     ``own`` has pages of each sequence that no other one has. Pages of the last ``appended`` keys of a sequence stay its
     own.
     """
+    tensors = [problem.k, problem.v, *descales]
     shared = own.copy()
     ends = used(problem, "k") - appended
     for entry in range(1, problem.batch):
         for other in range(entry):
             both = min(int(ends[entry]), int(ends[other]))
-            unequal = [np.any(x[entry, :, :both] != x[other, :, :both], axis=(0, 2)) for x in (problem.k, problem.v)]
-            differs = np.flatnonzero(unequal[0] | unequal[1])
+            unequal = [np.any(x[entry, :, :both] != x[other, :, :both], axis=(0, 2)) for x in tensors]
+            differs = np.flatnonzero(np.any(unequal, axis=0))
             full = (int(differs[0]) if len(differs) else both) // size
             shared[entry, :full] = shared[other, :full]
     return shared

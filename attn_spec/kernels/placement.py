@@ -5,6 +5,7 @@ Equal shapes are handed over alike, so that a call for other numbers has the sam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -13,6 +14,7 @@ import numpy as np
 
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.options import FACTORS
 from attn_spec.problem.problem import Problem
 
 T = TypeVar("T")
@@ -52,6 +54,9 @@ class Placement:
     shares_pages: bool = False
     #: True if nothing lies in a buffer, and nothing stands in a list of pages, behind the last sequence.
     tight: bool = False
+    #: True if the descales of keys and values have a number for each key, which lies where the key does. False if they
+    #: have one for each sequence and kv head, unless the descale of a problem varies by key.
+    descales_by_key: bool = False
     #: Numbers that choices are drawn from, in place of the shapes of a problem: calls to one cache have it in common.
     shapes: tuple[int, ...] = ()
 
@@ -85,20 +90,36 @@ def used(problem: Problem, side: str) -> np.ndarray:
     return problem.used_queries if side == "q" else problem.end_keys
 
 
-def poison(problem: Problem, name: str, unread: bool) -> float | None:
-    """Return the number in free slots among q, k or v; None for numbers of other queries and keys.
+def poison(problem: Problem, name: str, unread: bool, *, by_key: bool = False) -> float | None:
+    """Return the number in free slots among q, k, v or a descale; None for numbers of other queries and keys.
 
     It is NaN if free slots are ``unread``, else a finite number. One problem in four, by its shapes, has numbers of
-    other queries and keys, which show where a NaN would be masked. A finite number times a query or key is at most
-    ``LARGEST_PRODUCT``, up to the rounding to its dtype. A sound kernel may compute such scores before it masks them,
-    and no stage of it may overflow then.
+    other queries and keys, which show where a NaN would be masked. A finite number times a query or key, and times
+    descales, is at most ``LARGEST_PRODUCT``, up to the rounding to its dtype; and so it is without the descales. A
+    sound kernel may compute such scores before it masks them, and no stage of it may overflow then. ``by_key`` says
+    that free slots hold poison among the descales of keys and values too: a number times the largest one.
     """
-    others, reach = DRAWN_ONCE.one_of(problem, 4, "poison") == 0, 1.0
-    if (partner := {"q": problem.k, "k": problem.q}.get(name)) is not None:
+    others, dtype = DRAWN_ONCE.one_of(problem, 4, "poison") == 0, problem.dtype_of(name)
+    if name in FACTORS:
+        large = LARGE * largest_descale(problem, name)
+        return None if others else _given(large, dtype, unread)
+    partner, tensors = {"q": (problem.k, "qk"), "k": (problem.q, "qk")}.get(name, (None, name))
+    grown = LARGE if by_key and name != "q" and getattr(problem, f"{name}_descale") is not None else 1.0
+    reach = grown * math.prod(max(1.0, largest_descale(problem, f"{each}_descale")) for each in tensors)
+    if partner is not None:
         finite = np.where(np.isfinite(partner), np.abs(partner), 0.0)
-        reach = max(1.0, abs(problem.scale_value)) * float(finite.sum(axis=-1).max(initial=1.0))
+        reach *= max(1.0, abs(problem.scale_value)) * float(finite.sum(axis=-1).max(initial=1.0))
     if others and (unread or reach * np.abs(getattr(problem, name)).max(initial=0.0) <= LARGEST_PRODUCT):
         return None
-    large = LARGE if partner is None else LARGEST_PRODUCT / reach
-    large, dtype = min(large, FORMATS[problem.dtype_of(name)].largest), problem.dtype_of(name)
-    return np.nan if unread else bits.nearest(np.array(large), dtype).item()
+    return _given((LARGE if partner is None else LARGEST_PRODUCT) / reach, dtype, unread)
+
+
+def _given(large: float, dtype: str, unread: bool) -> float:
+    """Return NaN if a slot is ``unread``, else the nearest number of a dtype to a large one."""
+    return np.nan if unread else bits.nearest(np.array(min(large, FORMATS[dtype].largest)), dtype).item()
+
+
+def largest_descale(problem: Problem, name: str) -> float:
+    """Return the largest number of a descale; 1 without it."""
+    x = getattr(problem, name)
+    return 1.0 if x is None or not x.size else float(x.max())

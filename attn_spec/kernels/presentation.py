@@ -210,6 +210,11 @@ class Presentation:
         del placement
         return self
 
+    def handing(self, *, descales_by_key: bool) -> Presentation:
+        """Return the presentation with descales that have a number for each key, or for each sequence, in buffers."""
+        del descales_by_key
+        return self
+
     def refusal(self, option: str) -> str:
         """Return why a call cannot pass an option, or what an ability needs; empty if it can."""
         return (
@@ -356,3 +361,6 @@ class Buffers(Presentation):
     def placed(self, placement: Placement) -> Self:
         """Return the presentation with other choices that change no answer."""
         return replace(self, placement=placement)
+
+    def handing(self, *, descales_by_key: bool) -> Self:
+        return self.placed(replace(self.placement, descales_by_key=descales_by_key))

@@ -43,8 +43,17 @@ class Slots:
         if not self.of.size:
             return y[:0].reshape(*self.of.shape, *y.shape[1:]).swapaxes(1, 2)
         found = y[np.maximum(self.of, 0)]
-        found[self.of < 0] = 0
+        _as_bytes(found)[self.of < 0] = 0
         return found.swapaxes(1, 2)
+
+
+def _as_bytes(x: Any) -> Any:
+    """Return a tensor of numbers of 8 bits as its bytes, since PyTorch writes no number to it; others unchanged."""
+    if not str(x.dtype).startswith("torch.float8"):
+        return x
+    import torch
+
+    return x.view(torch.uint8)
 
 
 def packed(starts: np.ndarray, lengths: np.ndarray, most: int, count: int) -> Slots:

@@ -94,6 +94,7 @@ class Subject:
         sizes, tails = self.kernel.limits.page_sizes or PAGE_SIZES, TAILS[self.conventions.table_tail]
         drawn = {"page_sizes": sizes, "tails": tails, "empty_states": EMPTY_STATES[self.conventions.empty_state]}
         drawn |= {"tight": self.kernel.limits.tight_buffers, "lse_base": self.conventions.lse_base}
+        drawn |= {"descales_by_key": "descale_by_key" in self.kernel.supports}
         placement = Placement(**{**drawn, **self.choices})
         return PRESENTATIONS[self.kernel.presentation].placed(placement)
 

@@ -33,7 +33,9 @@ PROPERTIES = properties.load_all()
 GRADIENTS = "gradients.the_cotangent_of_the_log_sum_exp_is_honored"
 #: A sound kernel with descales, and one of paged calls, which some properties are about.
 DESCALED = emulate(
-    "descaled", PRECISE, supports=("scale", "causal", "gqa", "cross", "dv", "lse", *FACTORS, *DESCALE_AXES)
+    "descaled",
+    PRECISE,
+    supports=("scale", "causal", "gqa", "cross", "dv", "lse", "seqused_k", *FACTORS, *DESCALE_AXES),
 )
 PAGED = emulate("paged", PRECISE, presentation="paged", supports=("causal", "gqa", "cross", "dv", "lse"))
 #: A sound kernel of calls that append, for properties of these.
