@@ -128,6 +128,11 @@ class Call:
         return self.presentation.index(quantity, place)
 
     @property
+    def option_dtypes(self) -> dict[str, str]:
+        """Dtypes of the options that are tensors of numbers, by option."""
+        return {name: _dtype_of(x) for name, x in self.options.items() if OPTIONS[name].tensor is np.float64}
+
+    @property
     def described(self) -> list[str]:
         """Lines about the call for a failure message, beside shapes and options."""
         return []
@@ -169,13 +174,10 @@ class Call:
     ) -> Problem:
         """Return a problem with the options of the call, and with ``further`` options."""
         given: dict[str, Any] = dict(further)
-        dtypes = {}
         for name, value in self.options.items():
             row = OPTIONS[name]
             given[name] = value if row.tensor is None else _exact(row, _at(row, value, at))
-            if row.tensor is np.float64:
-                dtypes[name] = _dtype_of(value)
-        return Problem(q=q, k=k, v=v, dtypes=with_options(self.dtype, dtypes), **given).cleared()
+        return Problem(q=q, k=k, v=v, dtypes=with_options(self.dtype, self.option_dtypes), **given).cleared()
 
     def parts(self, answer: Mapping[str, Any]) -> Iterator[Part]:
         """Yield the heads one after the other, each with its part of an ``answer`` that :func:`answered` returned."""

@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.kernels import called_descales
 from attn_spec.kernels.call import Call, CallError, check_corners, options_of, spelled_dtype, tensor_of
+from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.kernels.packed import Packed
+from attn_spec.kernels.packed_descales import axes_by_key
 from attn_spec.kernels.places import Rectangle, side_of
 from attn_spec.kernels.presentation import LAID_OUT
 from attn_spec.kernels.sequence_arguments import of_sequence, packed_rows, sequences_of, where_of
@@ -32,6 +35,8 @@ class PackedCall(Call):
     presentation: Packed
     #: Arguments that say where sequences lie, integers or arrays of them, by the names of the presentation.
     where: Mapping[str, Any] = field(default_factory=dict)
+    #: Descales with a number for each slot and head of the keys, buffers of the test, by option.
+    scales: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def lengths(self) -> dict[str, np.ndarray]:
@@ -101,6 +106,20 @@ class PackedCall(Call):
             found[b, :, :length] = self.numbers(quantity, x, b, slice(None))[0]
         return found
 
+    @property
+    def option_dtypes(self) -> dict[str, str]:
+        return super().option_dtypes | {name: frameworks.of(x).dtype_of(x) for name, x in self.scales.items()}
+
+    def scale_numbers(self, name: str, b: int, heads: slice) -> np.ndarray:
+        """Return exact values [1, heads, S, 1] of a descale at the keys of a sequence."""
+        return self.numbers("k", self.scales[name][..., None], b, heads)
+
+    def _heads(self, b: int, heads: slice, kv: slice) -> Problem:
+        own = {"q": heads, "k": kv, "v": kv}
+        q, k, v = (self.numbers(name, getattr(self, name), b, at) for name, at in own.items())
+        scales = {name: self.scale_numbers(name, b, kv) for name in self.scales}
+        return self._problem(q, k, v, {"B": slice(b, b + 1), "H": heads, "G": kv}, **scales)
+
     def corner(self, count: int) -> Problem:
         """Return the problem of the sequence with the most pairs of query and key, and at most ``count`` kv heads."""
         longest = int(np.argmax(self.lengths["q"] * self.lengths["k"]))
@@ -110,7 +129,10 @@ class PackedCall(Call):
         """Return the problem of all sequences, as a rectangle with lengths."""
         ends = {f"seqused_{side}": x[:, None, None, None] for side, x in self.lengths.items()}
         q, k, v = (self.all_numbers(name, getattr(self, name)) for name in ("q", "k", "v"))
-        return self._problem(q, k, v, {}, **{name: x for name, x in ends.items() if name not in self.options})
+        ends = {name: x for name, x in ends.items() if name not in self.options}
+        scales = {name: self.all_numbers("k", x[..., None]) for name, x in self.scales.items()}
+        behind = np.arange(k.shape[2])[:, None] >= self.lengths["k"][:, None, None, None]
+        return self._problem(q, k, v, {}, **ends, **{name: np.where(behind, 1.0, x) for name, x in scales.items()})
 
     def place(self, quantity: str, index: tuple[int, ...]) -> tuple[int, ...]:
         """Return the index in a buffer of the test of the element at ``index`` [b, h, ..]."""
@@ -230,6 +252,9 @@ def packed_call(q: Any, k: Any, v: Any, *, presentation: str, **words: Any) -> P
     _check_shapes(row, presentation, **{name: tuple(map(int, x.shape)) for name, x in tensors.items()})
     made = PackedCall(**tensors, dtype=spelled_dtype(**tensors), presentation=row, where=where)
     made.check_places()
+    keys = axes_by_key(row.keys)
+    slots = tuple(length for axis, length in zip(row.keys.axes, tensors["k"].shape, strict=True) if axis != "D")
+    others, scales = called_descales.in_axes(others, (made.batch, made.kv_heads), tuple(map(int, slots)), keys)
     most = {side: int(x.max(initial=0)) for side, x in made.lengths.items()}
     heads = {"H": made.query_heads, "G": made.kv_heads}
     options = options_of(others, {"B": made.batch, **heads, "Q": most["q"], "K": most["k"]})
@@ -246,7 +271,7 @@ def packed_call(q: Any, k: Any, v: Any, *, presentation: str, **words: Any) -> P
     unequal = np.flatnonzero(made.lengths["q"] != made.lengths["k"])
     for b in unequal[:1] if len(unequal) else range(min(made.batch, 1)):
         check_corners(options, others, int(made.lengths["q"][b]), int(made.lengths["k"][b]))
-    made = replace(made, options=options)
+    made = replace(made, options=options, scales=scales)
     made.check_options()
     return made
 
