@@ -90,7 +90,7 @@ def quantized(
     out = q.new_empty(*q.shape[:2], v.shape[-1])
     for entry, (rows, length) in enumerate(zip(spans(cu_seqlens_q), seqused_k.tolist(), strict=True)):
         keys, values = (gathered(cache, block_table[entry], length).to(q.dtype) for cache in (k, v))
-        scales = {
+        scales: dict[str, Any] = {
             name: gathered(options[name][..., None], block_table[entry], length)
             for name in SCALE_CACHES
             if name in options

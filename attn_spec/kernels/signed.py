@@ -71,6 +71,7 @@ def with_row(row: Signature, called: Adapted, declared: Mapping[str, Any]) -> di
     return {
         **limits,
         **declared,
+        "supports": supports | row.asks_for,
         "always": always,
         "exclusive": tuple(pair for pair in exclusive if supports.issuperset(pair)),
         "beside": {name: others for name, others in beside.items() if name in supports},

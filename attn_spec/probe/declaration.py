@@ -43,7 +43,7 @@ def _proposed(kernel: Kernel, before: str) -> str:
     """Return the signatures that the callable has by its parameters, as a proposal; empty if it has none."""
     found = fitting(kernel.parameters)
     told = " or ".join(f"signature={name!r}" for name in found)
-    what = ", ".join(SIGNATURES[name].function for name in found)
+    what = ", ".join(dict.fromkeys(SIGNATURES[name].function for name in found))
     return f"{before}{told}: its parameters and defaults are those of {what}" if found else ""
 
 

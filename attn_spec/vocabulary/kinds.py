@@ -268,7 +268,12 @@ def _signatures() -> list[Word]:
             says=f"is called as {row.function}, with tensors of {row.framework}",
             facts=_facts(presentation=row.presentation, **row.conventions)
             + tuple((argument.name, _parameter(argument)) for argument in row.arguments)
-            + _facts(limits=_set_limits(row.limits), lacks=", ".join(sorted(row.lacks)), dtypes=", ".join(row.dtypes))
+            + _facts(
+                limits=_set_limits(row.limits),
+                lacks=", ".join(sorted(row.lacks)),
+                asks_for=", ".join(sorted(row.asks_for)),
+                dtypes=", ".join(row.dtypes),
+            )
             + tuple((f"fact {number}", f"{fact.says} ({fact.source})") for number, fact in enumerate(row.facts, 1))
             + (("source of names", row.source),),
             also=(row.function, row.function.rpartition(".")[2]),

@@ -25,7 +25,7 @@ def of(function):
         (own.flash_attn_varlen_func, ["flash_attn_varlen"]),
         (own.fa4_func, ["fa4"]),
         (own.varlen_attn, ["torch_varlen"]),
-        (own.unified_attention, ["vllm_unified"]),
+        (own.unified_attention, ["vllm_unified", "vllm_unified_fp8", "vllm_unified_scale_caches"]),
         (own.attend, []),
         (lambda q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1): q, ["flash_attn"]),
         (lambda q, k, v, softmax_scale=None, causal=False, window_size=(None, None): q, ["fa4"]),
@@ -39,7 +39,7 @@ def test_a_function_has_the_signature_of_its_parameters_and_defaults(function, n
 
 
 def test_a_function_that_no_presentation_explains_is_told_its_signature():
-    told = r"no presentation was found.*; signature='vllm_unified': its parameters and defaults are those of vllm"
+    told = r"no presentation was found.*; signature='vllm_unified' or .*: its parameters and defaults are those of vllm"
 
     with pytest.raises(KernelError, match=told):
         declaration(f"{FILE}:unified_attention")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -119,6 +120,51 @@ def _heads(x: Any, heads: int) -> Any:
     found = x[:, :, 0, 0]
     found = found if found.shape[1] == heads else found[:, np.zeros(heads, dtype=np.int64)]
     return found[0] if found.shape[0] == 1 else found
+
+
+def by_sequence(name: str, default: Any = None) -> Argument:
+    """Return the parameter of a descale [B, Hkv], that is [B, Hkv, 1, 1] here."""
+
+    def spell(given: Given) -> Any:
+        x = given.get(name)
+        if x is None or len(x.shape) == 2:
+            return default if x is None else x
+        entries, heads = (np.zeros(n, dtype=np.int64) for n in (given.length("q", "B"), given.kv_heads))
+        found = x[:, :, 0, 0]
+        found = found if found.shape[0] == len(entries) else found[entries]
+        return found if found.shape[1] == len(heads) else found[:, heads]
+
+    def read(value: Any) -> Mapping[str, Any]:
+        if value is not None and len(value.shape) != 2:
+            raise SignatureError(f"{name} must be [B, Hkv], not of the shape {tuple(value.shape)}")
+        return {} if value is None else {name: value[:, :, None, None]}
+
+    return Argument(name=name, says=(name,), default=default, spell=spell, read=read, means="[B, Hkv]")
+
+
+def one_number(name: str, own: str, default: Any = REQUIRED, off: Any = None) -> Argument:
+    """Return the parameter of a descale that is one number of Python; calls pass ``off`` where a problem has none."""
+    unused = off if default is REQUIRED else default
+
+    def spell(given: Given) -> Any:
+        x = given.get(own)
+        return unused if x is None else float(x.reshape(-1)[0]) if math.prod(x.shape) else 1.0
+
+    def read(value: Any) -> Mapping[str, Any]:
+        return {} if value is None or is_same(value, unused) else {own: np.array(float(value))}
+
+    return Argument(name=name, says=(own,), default=default, spell=spell, read=read, means="one number")
+
+
+def mode(name: str, default: int, value: int, means: str) -> Argument:
+    """Return the parameter of a number by which a function reads other parameters: this row is of one ``value``."""
+
+    def read(found: Any) -> Mapping[str, Any]:
+        if int(found) != value:
+            raise SignatureError(f"{name} is {int(found)}, and this signature is of calls with {value}, {means}")
+        return {}
+
+    return Argument(name=name, default=default, spell=lambda given: value, read=read, means=f"{value}, {means}")
 
 
 def lengths(name: str, own: str, default: Any = None) -> Argument:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.signatures.arguments import (
     fixed,
     idle,
     left_window,
+    mode,
+    one_number,
     per_head,
     same,
     scale,
@@ -17,7 +23,7 @@ from attn_spec.kernels.signatures.arguments import (
     where,
     window,
 )
-from attn_spec.kernels.signatures.signature import REQUIRED, Argument, Fact, Given, Signature
+from attn_spec.kernels.signatures.signature import REQUIRED, Argument, Fact, Given, Signature, SignatureError
 
 #: Number of parts in which the keys of a sequence are split.
 _SPLITS = 4
@@ -47,62 +53,139 @@ def _partial(width: bool) -> Any:
     return room
 
 
-VLLM_UNIFIED = Signature(
-    function="vllm.v1.attention.ops.triton_unified_attention.unified_attention",
-    framework="torch",
-    presentation="paged",
+def _first_number(name: str, *, asked: bool) -> Argument:
+    """Return the parameter of a tensor whose first number is a descale, or of None."""
+    if not asked:
+        return fixed(name, REQUIRED, value=None)
+
+    def read(value: Any) -> Mapping[str, Any]:
+        if value is None:
+            raise SignatureError(f"{name} must be a tensor in a call of kv_quant_mode 1")
+        first, *others = np.unique(values_of(value))
+        if others:
+            raise SignatureError(f"{name} must have equal numbers, since the first one is that of all sequences")
+        return {name: np.array(first)}
+
+    means = "a tensor of equal numbers, of which the first is read"
+    return Argument(name=name, says=(name,), spell=lambda given: given[name], read=read, means=means)
+
+
+def _scale_cache(name: str, own: str, *, asked: bool) -> Argument:
+    if not asked:
+        return fixed(name, None)
+    return same(name, own, default=None, means="float32 [pages, page size, Hkv]")
+
+
+_UNIFIED = "vllm-project/vllm@0013948, vllm/v1/attention/ops/triton_unified_attention.py"
+_CACHES = ("q:float16,kv:float8_e4m3fn", "q:bfloat16,kv:float8_e4m3fn")
+
+
+def _unified(quantized: int, means: str, *facts: Fact, **more: Any) -> Signature:
+    """Return the row of vLLM's unified attention whose caches are ``quantized`` as kv_quant_mode says."""
+    return Signature(
+        function="vllm.v1.attention.ops.triton_unified_attention.unified_attention",
+        framework="torch",
+        presentation="paged",
+        arguments=(
+            tensor("q"),
+            tensor("k"),
+            tensor("v"),
+            idle("out", REQUIRED, value=_written),
+            *where("cu_seqlens_q", "max_seqlen_q", "seqused_k", "max_seqlen_k"),
+            scale("softmax_scale", REQUIRED),
+            same("causal", off=False),
+            window("window_size"),
+            *where("block_table"),
+            same("softcap", off=0.0, means="0 is none"),
+            fixed("q_descale", REQUIRED, value=None),
+            *(_first_number(name, asked=quantized == _PER_TENSOR) for name in ("k_descale", "v_descale")),
+            idle("seq_threshold_3D"),
+            idle("num_par_softmax_segments"),
+            idle("softmax_segm_output"),
+            idle("softmax_segm_max"),
+            idle("softmax_segm_expsum"),
+            fixed("alibi_slopes", None),
+            fixed("output_scale", None),
+            fixed("qq_bias", None),
+            per_head("sinks", "sinks"),
+            fixed("mm_prefix_range", None),
+            fixed("rswa_prefix_lens", None),
+            fixed("rswa_window", None),
+            fixed("use_alibi_sqrt", False),
+            mode("kv_quant_mode", 0, quantized, means),
+            _scale_cache("k_scale_cache", "k_descale", asked=quantized == _PER_TOKEN_AND_HEAD),
+            _scale_cache("v_scale_cache", "v_descale", asked=quantized == _PER_TOKEN_AND_HEAD),
+            fixed("chunk_lookback", -1),
+            idle("use_td", False),
+            fixed("mm_prefix_clamp_sliding_window", False),
+        ),
+        conventions={"causal_alignment": "bottom_right", "unused": "unread"},
+        answer=lambda result, passed: (passed["out"], None),
+        facts=(
+            Fact(
+                says="values are as wide as queries, whose width alone is read",
+                source="vllm 0.33.0, unified_attention: head_size = q.shape[2]",
+            ),
+            Fact(
+                says="the output is written into out, and nothing is returned",
+                source="vllm 0.33.0, unified_attention",
+            ),
+            Fact(
+                says="window_size counts the keys on the left; causality alone bounds the right side, so that "
+                "attn-spec asks for causal calls",
+                source="vllm 0.33.0, unified_attention: SLIDING_WINDOW=(1 + window_size[0])",
+            ),
+            *facts,
+        ),
+        source="vllm 0.33.0, vllm/v1/attention/ops/triton_unified_attention.py",
+        **more,
+    )
+
+
+def _limits(*always: str) -> Limits:
+    return Limits(always=("causal", *always), keys_reach_queries=True)
+
+
+#: Values of kv_quant_mode.
+_PER_TENSOR, _PER_TOKEN_AND_HEAD = 1, 3
+#: Facts of calls with a cache of 8 bits, which always have descales.
+_OF_EIGHT_BITS: dict[str, Any] = {
+    "dtypes": _CACHES,
+    "option_dtypes": {"k_descale": "float32", "v_descale": "float32"},
+    "limits": _limits("k_descale", "v_descale"),
+}
+
+VLLM_UNIFIED = _unified(
+    0,
+    "caches without descales",
     dtypes=("float32", "float16", "bfloat16"),
-    arguments=(
-        tensor("q"),
-        tensor("k"),
-        tensor("v"),
-        idle("out", REQUIRED, value=_written),
-        *where("cu_seqlens_q", "max_seqlen_q", "seqused_k", "max_seqlen_k"),
-        scale("softmax_scale", REQUIRED),
-        same("causal", off=False),
-        window("window_size"),
-        *where("block_table"),
-        same("softcap", off=0.0, means="0 is none"),
-        fixed("q_descale", REQUIRED, value=None),
-        fixed("k_descale", REQUIRED, value=None),
-        fixed("v_descale", REQUIRED, value=None),
-        idle("seq_threshold_3D"),
-        idle("num_par_softmax_segments"),
-        idle("softmax_segm_output"),
-        idle("softmax_segm_max"),
-        idle("softmax_segm_expsum"),
-        fixed("alibi_slopes", None),
-        fixed("output_scale", None),
-        fixed("qq_bias", None),
-        per_head("sinks", "sinks"),
-        fixed("mm_prefix_range", None),
-        fixed("rswa_prefix_lens", None),
-        fixed("rswa_window", None),
-        fixed("use_alibi_sqrt", False),
-        idle("kv_quant_mode", 0),
-        fixed("k_scale_cache", None),
-        fixed("v_scale_cache", None),
-        fixed("chunk_lookback", -1),
-        idle("use_td", False),
-        fixed("mm_prefix_clamp_sliding_window", False),
-    ),
-    conventions={"causal_alignment": "bottom_right", "unused": "unread"},
-    limits=Limits(always=("causal",), keys_reach_queries=True),
+    limits=_limits(),
     lacks=frozenset({"dv"}),
-    answer=lambda result, passed: (passed["out"], None),
-    facts=(
-        Fact(
-            says="values are as wide as queries, whose width alone is read",
-            source="vllm 0.33.0, unified_attention: head_size = q.shape[2]",
-        ),
-        Fact(says="the output is written into out, and nothing is returned", source="vllm 0.33.0, unified_attention"),
-        Fact(
-            says="window_size counts the keys on the left; causality alone bounds the right side, so that attn-spec "
-            "asks for causal calls",
-            source="vllm 0.33.0, unified_attention: SLIDING_WINDOW=(1 + window_size[0])",
-        ),
+)
+VLLM_UNIFIED_FP8 = _unified(
+    _PER_TENSOR,
+    "caches of 8 bits with one descale each",
+    Fact(
+        says="k_descale and v_descale multiply keys and values as these are loaded, and are rounded to the dtype of q",
+        source=f"{_UNIFIED}, _cast_kv_tile: (data.to(tl.float32) * tl.load(tensor_scale)).to(Q.dtype)",
     ),
-    source="vllm 0.33.0, vllm/v1/attention/ops/triton_unified_attention.py",
+    lacks=frozenset({"dv", "descale_by_head", "descale_by_key"}),
+    **_OF_EIGHT_BITS,
+)
+VLLM_UNIFIED_SCALE_CACHES = _unified(
+    _PER_TOKEN_AND_HEAD,
+    "caches of 8 bits beside caches of a descale for each key and head",
+    Fact(
+        says="k_scale_cache multiplies the scale of scores, v_scale_cache the weights, before these are rounded",
+        source=f"{_UNIFIED}, kernel_unified_attention: S += tl.dot(Q, K) * (scale * k_token_head_scales[None, :])",
+    ),
+    Fact(
+        says="scales behind the last key of a sequence are not read",
+        source=f"{_UNIFIED}, kernel_unified_attention: mask=tile_mask, other=1.0",
+    ),
+    lacks=frozenset({"dv"}),
+    asks_for=frozenset({"descale_by_head", "descale_by_key"}),
+    **_OF_EIGHT_BITS,
 )
 
 SGLANG_DECODE = Signature(
@@ -121,8 +204,8 @@ SGLANG_DECODE = Signature(
         idle("num_kv_splits", REQUIRED, value=_splits),
         idle("max_kv_splits", REQUIRED, value=lambda given: _SPLITS),
         scale("sm_scale", REQUIRED),
-        fixed("k_scale", REQUIRED, value=1.0),
-        fixed("v_scale", REQUIRED, value=1.0),
+        one_number("k_scale", "k_descale", off=1.0),
+        one_number("v_scale", "v_descale", off=1.0),
         same("logit_cap", "softcap", 0.0, means="0 is none"),
         per_head("sinks", "sinks"),
         fixed("xai_temperature_len", -1),
@@ -140,6 +223,8 @@ SGLANG_DECODE = Signature(
     ),
     conventions={"causal_alignment": "bottom_right", "unused": "unread"},
     limits=Limits(least_keys=1),
+    option_dtypes={"k_descale": "float32", "v_descale": "float32"},
+    lacks=frozenset({"descale_by_head", "descale_by_key"}),
     index_dtypes={"kv_indices": "int64"},
     answer=lambda result, passed: (passed["o"], None),
     facts=(
@@ -148,6 +233,10 @@ SGLANG_DECODE = Signature(
             source="sglang 0.5.23, triton_backend.py: kv_indices = torch.empty(seq_lens_sum, dtype=torch.int64)",
         ),
         Fact(says="the output is written into o, and nothing is returned", source="sglang 0.5.23, decode_attention.py"),
+        Fact(
+            says="v_scale multiplies the output in float32, before it is stored",
+            source="sgl-project/sglang, decode_attention.py, _fwd_kernel_stage2: acc / e_sum * v_scale",
+        ),
         Fact(
             says="a sequence without keys divides 0 by 0, so that none is asked for",
             source="sglang 0.5.23, decode_attention.py, _fwd_kernel_stage2: acc / e_sum",
@@ -237,6 +326,10 @@ SGLANG_EXTEND = Signature(
             says="sliding_window_size counts keys on the left without the own one, and is no window at 0, so that "
             "attn-spec reads it and asks for none",
             source=f"{_EXTEND}, _fwd_kernel: q_id <= kv_id + sliding_window_size, SLIDING_WINDOW_SIZE > 0",
+        ),
+        Fact(
+            says="k_scale and v_scale multiply keys and values of the pool alone, so that none is asked for",
+            source="sgl-project/sglang, extend_attention.py, _fwd_kernel: qk *= sm_scale * k_scale in the prefix loop",
         ),
         Fact(says="an sm_scale of 0 is 1 / sqrt(D)", source=f"{_EXTEND}: sm_scale or 1.0 / (Lq**0.5)"),
     ),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from attn_spec.kernels.signatures.arguments import (
     asks_lse,
+    by_sequence,
     fixed,
     idle,
     per_head,
@@ -16,6 +18,7 @@ from attn_spec.kernels.signatures.arguments import (
     window,
 )
 from attn_spec.kernels.signatures.signature import Argument, Fact, Signature
+from attn_spec.problem.options import FACTORS
 
 _QKV = (tensor("q"), tensor("k"), tensor("v"))
 _PLACES = where("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
@@ -75,36 +78,61 @@ _OF_3: dict[str, Any] = {
     "source": _3,
 }
 _EMPTY_3 = "flash-attention@0251105, hopper/softmax.h, finalize"
-_REST_3: tuple[Argument, ...] = (
-    scale("softmax_scale"),
-    same("causal", default=False),
-    fixed("qv", None),
-    fixed("q_descale", None),
-    fixed("k_descale", None),
-    fixed("v_descale", None),
-    window("window_size", (-1, -1)),
-    same("attention_chunk", default=0, means="0 is none"),
-    same("softcap", default=0.0, means="0 is none"),
-    idle("num_splits", 1),
-    idle("pack_gqa"),
-    idle("deterministic", False),
-    idle("sm_margin", 0),
-    asks_lse("return_attn_probs"),
+#: What differs in calls with inputs of 8 bits, of which alone the library reads descales.
+OF_EIGHT_BITS: dict[str, Any] = {
+    "dtypes": ("float8_e4m3fn",),
+    "option_dtypes": dict.fromkeys(FACTORS, "float32"),
+    "lacks": frozenset({"descale_by_key"}),
+}
+DESCALED_3 = Fact(
+    says="q_descale, k_descale and v_descale are float32 [B, Hkv], and are read of float8_e4m3fn inputs alone",
+    source="flash-attention, hopper/flash_api.cpp, mha_fwd: if (q_type == at::ScalarType::Float8_e4m3fn)",
 )
+
+
+def _rest_3(*, eight_bits: bool = False) -> tuple[Argument, ...]:
+    """Return the parameters of calls of flash-attention 3 behind those of the tensors and their places."""
+    return (
+        scale("softmax_scale"),
+        same("causal", default=False),
+        fixed("qv", None),
+        *(by_sequence(name) if eight_bits else fixed(name, None) for name in FACTORS),
+        window("window_size", (-1, -1)),
+        same("attention_chunk", default=0, means="0 is none"),
+        same("softcap", default=0.0, means="0 is none"),
+        idle("num_splits", 1),
+        idle("pack_gqa"),
+        idle("deterministic", False),
+        idle("sm_margin", 0),
+        asks_lse("return_attn_probs"),
+    )
+
 
 FLASH_ATTN_3 = Signature(
     function="flash_attn_interface.flash_attn_func",
     presentation="BSHD",
-    arguments=(*_QKV, *_REST_3),
+    arguments=(*_QKV, *_rest_3()),
     facts=_facts(f"{_3}, docstring of flash_attn_func", "[B, Hq, Sq]", "-inf", _EMPTY_3),
     **_OF_3,
 )
 FLASH_ATTN_3_VARLEN = Signature(
     function="flash_attn_interface.flash_attn_varlen_func",
     presentation="THD",
-    arguments=(*_QKV, *_PLACES, fixed("seqused_q", None), fixed("seqused_k", None), *_REST_3),
+    arguments=(*_QKV, *_PLACES, fixed("seqused_q", None), fixed("seqused_k", None), *_rest_3()),
     facts=_facts(f"{_3}, docstring of flash_attn_func", "[Hq, Tq]", "-inf", _EMPTY_3),
     **_OF_3,
+)
+FLASH_ATTN_3_FP8 = replace(
+    FLASH_ATTN_3,
+    arguments=(*_QKV, *_rest_3(eight_bits=True)),
+    facts=(*FLASH_ATTN_3.facts, DESCALED_3),
+    **OF_EIGHT_BITS,
+)
+FLASH_ATTN_3_VARLEN_FP8 = replace(
+    FLASH_ATTN_3_VARLEN,
+    arguments=(*_QKV, *_PLACES, fixed("seqused_q", None), fixed("seqused_k", None), *_rest_3(eight_bits=True)),
+    facts=(*FLASH_ATTN_3_VARLEN.facts, DESCALED_3),
+    **OF_EIGHT_BITS,
 )
 
 _OF_4: dict[str, Any] = {

@@ -7,7 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from attn_spec.kernels.limits import Limits
-from attn_spec.kernels.signatures.arguments import asks_lse, fixed, idle, left_window, same, scale, tensor, where
+from attn_spec.kernels.signatures.arguments import (
+    asks_lse,
+    fixed,
+    idle,
+    left_window,
+    one_number,
+    same,
+    scale,
+    tensor,
+    where,
+)
 from attn_spec.kernels.signatures.signature import REQUIRED, Argument, Fact, Given, Signature, SignatureError
 
 _SOURCE = "flashinfer-python 0.7.4, flashinfer/decode.py, trtllm_batch_decode_with_kv_cache"
@@ -151,9 +161,27 @@ _CAP = same("logits_soft_cap", "softcap", default=None, means="None is none")
 _RUN = (
     tensor("q"),
     _caches("paged_kv_cache"),
-    *(fixed(name, None) for name in ("q_scale", "k_scale", "v_scale")),
+    one_number("q_scale", "q_descale", None),
+    one_number("k_scale", "k_descale", None),
+    fixed("v_scale", None),
     *(idle(name) for name in ("out", "lse")),
     asks_lse("return_lse"),
+)
+
+
+#: Dtypes of scales that are numbers of Python, and the abilities that no call with these has.
+_FLOATS = {"q_descale": "float32", "k_descale": "float32"}
+_ONE_NUMBER = frozenset({"descale_by_head", "descale_by_key"})
+_SCALES = (
+    Fact(
+        says="q_scale and k_scale multiply sm_scale",
+        source="flashinfer-ai/flashinfer@002752a, flashinfer/decode.py: sm_scale *= q_scale, sm_scale *= k_scale",
+    ),
+    Fact(
+        says="v_scale multiplies the output after it was rounded to its dtype, which no contract says, so that none is "
+        "asked for",
+        source="flashinfer-ai/flashinfer, flashinfer/decode.py: the `out *= v_scale` that other backends still need",
+    ),
 )
 
 
@@ -195,9 +223,12 @@ FLASHINFER_DECODE = Signature(
         ),
     ),
     conventions={"causal_alignment": "bottom_right", "lse_base": "2"},
+    option_dtypes=_FLOATS,
+    lacks=_ONE_NUMBER,
     limits=Limits(least_keys=1),
     facts=(
         replace(_LSE, source=f"{_WRAPPERS}/decode.py, BatchDecodeWithPagedKVCacheWrapper.run"),
+        *_SCALES,
         _PAGES,
         _plans_and_runs("decode.py, BatchDecodeWithPagedKVCacheWrapper"),
     ),
@@ -244,10 +275,13 @@ FLASHINFER_PREFILL = Signature(
         ),
     ),
     conventions={"causal_alignment": "bottom_right", "lse_base": "2"},
+    option_dtypes=_FLOATS,
+    lacks=_ONE_NUMBER,
     limits=Limits(always=("causal",), keys_reach_queries=True, least_keys=1),
     swapped={"lse": (0, 1)},
     facts=(
         _LSE,
+        *_SCALES,
         _LEFT,
         _PAGES,
         _plans_and_runs("prefill.py, BatchPrefillWithPagedKVCacheWrapper"),

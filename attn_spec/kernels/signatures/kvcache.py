@@ -6,8 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from attn_spec.kernels.limits import Limits
-from attn_spec.kernels.signatures.arguments import asks_lse, fixed, idle, lengths, per_head, same, scale, tensor, window
+from attn_spec.kernels.signatures.arguments import (
+    asks_lse,
+    by_sequence,
+    fixed,
+    idle,
+    lengths,
+    per_head,
+    same,
+    scale,
+    tensor,
+    window,
+)
+from attn_spec.kernels.signatures.flash_attention import DESCALED_3, OF_EIGHT_BITS
 from attn_spec.kernels.signatures.signature import Argument, Fact, Signature, SignatureError
+from attn_spec.problem.options import FACTORS
 
 _2 = "flash-attention@0053002, flash_attn/flash_attn_interface.py, flash_attn_with_kvcache"
 _3 = "flash-attention@01afd16, hopper/flash_attn_interface.py, flash_attn_with_kvcache"
@@ -131,42 +144,44 @@ def _of_2(presentation: str, of: str, **limits: Any) -> Signature:
     )
 
 
-def _of_3(presentation: str, of: str) -> Signature:
+def _of_3(presentation: str, of: str, *, eight_bits: bool = False) -> Signature:
+    own: dict[str, Any] = OF_EIGHT_BITS if eight_bits else {"dtypes": _HALVES}
     return Signature(
         function="flash_attn_interface.flash_attn_with_kvcache",
         framework="torch",
         presentation=presentation,
-        dtypes=_HALVES,
         conventions={"causal_alignment": "bottom_right", "empty_row": "zero", "empty_lse": "-inf"},
         arguments=(
             *_QKV,
             fixed("qv", None),
-            *_TABLES,
+            *((fixed(name, None) for name in ("rotary_cos", "rotary_sin")) if eight_bits else _TABLES),
             _before(),
             *_where(of, "page_table"),
             fixed("cu_seqlens_q", None),
             fixed("cu_seqlens_k_new", None),
             fixed("max_seqlen_q", None),
             fixed("rotary_seqlens", None),
-            fixed("q_descale", None),
-            fixed("k_descale", None),
-            fixed("v_descale", None),
+            *(by_sequence(name) if eight_bits else fixed(name, None) for name in FACTORS),
             scale("softmax_scale"),
             same("causal", default=False),
             window("window_size", (-1, -1)),
             same("attention_chunk", default=0, means="0 is none"),
             same("softcap", default=0.0, means="0 is none"),
-            _INTERLEAVED,
+            idle("rotary_interleaved", True) if eight_bits else _INTERLEAVED,
             idle("scheduler_metadata"),
             idle("num_splits", 0),
             idle("pack_gqa"),
             idle("sm_margin", 0),
             asks_lse("return_softmax_lse"),
         ),
-        facts=_facts(_3, "-inf", "flash-attention@0251105, hopper/softmax.h, finalize"),
+        facts=(
+            *_facts(_3, "-inf", "flash-attention@0251105, hopper/softmax.h, finalize"),
+            *((DESCALED_3,) if eight_bits else ()),
+        ),
         source=_3,
         opened=_without_tables,
         limits=Limits(beside={"rotary": _ALIGNED}),
+        **own,
     )
 
 
@@ -175,3 +190,5 @@ FLASH_ATTN_KVCACHE_INDEXED = _of_2("append_indexed", "indexed")
 FLASH_ATTN_KVCACHE_PAGED = _of_2("append_paged", "paged", page_sizes=(256,))
 FA3_KVCACHE = _of_3("append", "rows")
 FA3_KVCACHE_PAGED = _of_3("append_paged", "paged")
+FA3_KVCACHE_FP8 = _of_3("append", "rows", eight_bits=True)
+FA3_KVCACHE_PAGED_FP8 = _of_3("append_paged", "paged", eight_bits=True)

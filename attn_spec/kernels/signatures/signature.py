@@ -119,6 +119,8 @@ class Signature:
     always_lse: bool = False
     #: Abilities that no call has, such as "dv" where values must be as wide as keys, though none is refused.
     lacks: frozenset[str] = frozenset()
+    #: Abilities that every call asks for, beside those of its presentation.
+    asks_for: frozenset[str] = frozenset()
     #: Two axes that are swapped in the library's output ("output") or log-sum-exp ("lse") beside the presentation.
     swapped: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     #: True if heads and dimensions are one axis of the library's output, behind the presentation's others.

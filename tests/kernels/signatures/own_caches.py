@@ -3,7 +3,7 @@
 
 import torch
 
-from tests.kernels.signatures.own_functions import attend, each, of_entry, of_pair
+from tests.kernels.signatures.own_functions import attend, descaled, each, of_entry, of_pair
 
 
 def rotated(x, first, cos, sin, *, pairs):
@@ -20,7 +20,19 @@ def rotated(x, first, cos, sin, *, pairs):
 
 
 def with_cache(
-    q, caches, new, before, *, rows=None, leftpad=None, table=None, slopes=None, empty_lse, turn=(None, None), **masking
+    q,
+    caches,
+    new,
+    before,
+    *,
+    rows=None,
+    leftpad=None,
+    table=None,
+    slopes=None,
+    empty_lse,
+    turn=(None, None),
+    descales=(None,) * 3,
+    **masking,
 ):
     """Append new keys and values in place, and return out [B, S, Hq, D] and the natural LSE [B, Hq, S].
 
@@ -39,7 +51,8 @@ def with_cache(
         for cache, x in zip(caches, new, strict=False):
             cache[row[first:], place[first:]] = x[b]
         keys, values = (cache[row[start:], place[start:]] for cache in caches)
-        found.append(attend(q[b], keys, values, slopes=of_entry(slopes, b), **masking))
+        real = descaled(q[b], keys, values, descales, b)
+        found.append(attend(*real, slopes=of_entry(slopes, b), **masking))
     return each(found, q, empty_lse=empty_lse)
 
 
@@ -106,7 +119,7 @@ def flash_attn_3_with_kvcache(
 ):
     masking = {"scale": softmax_scale, "causal": causal, "window": of_pair(window_size), "softcap": softcap}
     lies = {"rows": cache_batch_idx, "leftpad": cache_leftpad, "table": page_table, "chunk": attention_chunk}
-    lies["turn"] = (rotary_cos, rotary_sin, rotary_interleaved)
+    lies |= {"turn": (rotary_cos, rotary_sin, rotary_interleaved), "descales": (q_descale, k_descale, v_descale)}
     new = (k, v)
     out, lse = with_cache(q, (k_cache, v_cache), new, cache_seqlens, empty_lse=-torch.inf, **lies, **masking)
     return (out, lse) if return_softmax_lse else out

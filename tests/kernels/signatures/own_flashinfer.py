@@ -70,8 +70,14 @@ class Decode:
     ):
         assert (q.dtype, paged_kv_cache[0].dtype) == self.dtypes
         rows = [slice(b, b + 1) for b in range(len(q))]
-        found = over_pages(q, paged_kv_cache, rows, *self.lies, **self.masking)
+        found = over_pages(q, paged_kv_cache, rows, *self.lies, **scaled(self.masking, q, q_scale, k_scale))
         return found if return_lse else found[0]
+
+
+def scaled(masking, q, *factors):
+    """Return the arguments of a call with its scale times those factors that are not None."""
+    scale = masking["scale"] or q.shape[-1] ** -0.5
+    return {**masking, "scale": scale * math.prod(1.0 if factor is None else factor for factor in factors)}
 
 
 class Prefill:
@@ -120,7 +126,7 @@ class Prefill:
         enable_pdl=None,
         sinks=None,
     ):
-        found = over_pages(q, paged_kv_cache, *self.lies, **self.masking)
+        found = over_pages(q, paged_kv_cache, *self.lies, **scaled(self.masking, q, q_scale, k_scale))
         return found if return_lse else found[0]
 
 

@@ -33,11 +33,16 @@ def attend(q, k, v, *, scale=None, causal=False, window=(None, None), softcap=0.
     return (weights @ v).transpose(0, 1), lse
 
 
+def stored(like):
+    """Return the dtype of an output: that of the queries, but bfloat16 of queries of 8 bits."""
+    return torch.bfloat16 if like.dtype.itemsize == 1 else like.dtype
+
+
 def each(found, like, empty_lse=-torch.inf):
     """Return outputs [B, S, Hq, Dv] and LSEs [B, Hq, S] of a batch, in the inputs' dtype and in float32."""
     outs, lses = zip(*found, strict=True)
     lse = torch.stack(lses).masked_fill(torch.stack(lses) == -torch.inf, empty_lse)
-    return torch.stack(outs).to(like.dtype), lse.float() if like.dtype != torch.float64 else lse
+    return torch.stack(outs).to(stored(like)), lse.float() if like.dtype != torch.float64 else lse
 
 
 def of_pair(pair):
@@ -75,13 +80,14 @@ def spans(bounds):
     return list(map(slice, ends[:-1], ends[1:]))
 
 
-def packed(q, k, v, cu_seqlens_q, cu_seqlens_k, empty_lse, slopes=None, **masking):
+def packed(q, k, v, cu_seqlens_q, cu_seqlens_k, empty_lse, slopes=None, descales=(None,) * 3, **masking):
     """Return out [Tq, Hq, Dv] and LSE [Hq, Tq] of packed sequences, NaN behind the last one."""
-    out, lse = q.new_full((*q.shape[:2], v.shape[-1]), torch.nan), q.new_full((q.shape[1], len(q)), torch.nan)
-    lse = lse.to(torch.promote_types(q.dtype, torch.float32))
+    out = torch.full((*q.shape[:2], v.shape[-1]), torch.nan, dtype=stored(q))
+    lse = torch.full((q.shape[1], len(q)), torch.nan, dtype=torch.promote_types(stored(q), torch.float32))
     for b, (rows, keys) in enumerate(zip(spans(cu_seqlens_q), spans(cu_seqlens_k), strict=True)):
-        o, one = attend(q[rows], k[keys], v[keys], slopes=of_entry(slopes, b), **masking)
-        out[rows], lse[:, rows] = o.to(q.dtype), one.masked_fill(one == -torch.inf, empty_lse).to(lse.dtype)
+        real = descaled(q[rows], k[keys], v[keys], descales, b)
+        o, one = attend(*real, slopes=of_entry(slopes, b), **masking)
+        out[rows], lse[:, rows] = o.to(out.dtype), one.masked_fill(one == -torch.inf, empty_lse).to(lse.dtype)
     return out, lse
 
 
@@ -108,6 +114,15 @@ def flash_attn_varlen_func(
     return (out, lse, None) if return_attn_probs else out
 
 
+def descaled(q, k, v, descales, b=None):
+    """Return q, k and v [S, H, D] times the descales of a sequence, of [B, Hkv] each or None."""
+    found = []
+    for x, d in zip((q, k, v), descales, strict=True):
+        own = None if d is None else d[b].double().repeat_interleave(x.shape[1] // d.shape[1])[:, None]
+        found.append(x if own is None else x.double() * own)
+    return found
+
+
 def flash_attn_3_func(
     q,
     k,
@@ -128,8 +143,8 @@ def flash_attn_3_func(
     return_attn_probs=False,
 ):
     masking = {"scale": softmax_scale, "causal": causal, "window": of_pair(window_size), "softcap": softcap}
-    found = [attend(q[b], k[b], v[b], chunk=attention_chunk, **masking) for b in range(len(q))]
-    out, lse = each(found, q)
+    real = [descaled(q[b], k[b], v[b], (q_descale, k_descale, v_descale), b) for b in range(len(q))]
+    out, lse = each([attend(*one, chunk=attention_chunk, **masking) for one in real], q)
     return (out, lse) if return_attn_probs else out
 
 
@@ -159,7 +174,8 @@ def flash_attn_3_varlen_func(
     return_attn_probs=False,
 ):
     masking = {"scale": softmax_scale, "causal": causal, "window": of_pair(window_size), "softcap": softcap}
-    out, lse = packed(q, k, v, cu_seqlens_q, cu_seqlens_k, -torch.inf, chunk=attention_chunk, **masking)
+    masking |= {"chunk": attention_chunk, "descales": (q_descale, k_descale, v_descale)}
+    out, lse = packed(q, k, v, cu_seqlens_q, cu_seqlens_k, -torch.inf, **masking)
     return (out, lse) if return_attn_probs else out
 
 
@@ -294,6 +310,12 @@ def unified_attention(
     for rows, length, pages in zip(spans(cu_seqlens_q), seqused_k.tolist(), block_table, strict=True):
         own = pages[: -(-length // k.shape[1])]
         keys, values = (cache[own].flatten(0, 1)[:length] for cache in (k, v))
+        if kv_quant_mode == 1:
+            keys, values = (x.double() * d.reshape(-1)[0] for x, d in ((keys, k_descale), (values, v_descale)))
+        if kv_quant_mode == 3:
+            caches = (k_scale_cache, v_scale_cache)
+            scales = (cache[own].flatten(0, 1)[:length, :, None] for cache in caches)
+            keys, values = (x.double() * d for x, d in zip((keys, values), scales, strict=True))
         out[rows] = attend(q[rows], keys, values, sinks=sinks, **masking)[0].to(out.dtype)
 
 
@@ -332,7 +354,7 @@ def decode_attention_fwd(
     for b, span in enumerate(spans(kv_indptr)):
         keys, values = (pool[kv_indices[span]] for pool in (k_buffer, v_buffer))
         found = attend(q[b : b + 1], keys, values, scale=sm_scale * k_scale, softcap=logit_cap, sinks=sinks)[0]
-        o[b] = found[0].to(o.dtype) * v_scale
+        o[b] = (found[0] * v_scale).to(o.dtype)
 
 
 def memory_efficient_attention(query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None, output_dtype=None):

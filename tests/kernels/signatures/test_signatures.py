@@ -4,6 +4,7 @@ import functools
 import importlib
 import inspect
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,12 +13,12 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from attn_spec import kernel
-from attn_spec.contract.presets import UNDECLARED
+from attn_spec.contract.presets import FUSED, UNDECLARED
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.signatures.planned import joined
-from attn_spec.kernels.signatures.signature import REQUIRED, Given
+from attn_spec.kernels.signatures.signature import REQUIRED, Given, SignatureError
 from attn_spec.kernels.signatures.table import SIGNATURES
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.preflight import preflight
@@ -44,17 +45,23 @@ FUNCTIONS = {
     "flash_attn_varlen": own.flash_attn_varlen_func,
     "flash_attn_3": own.flash_attn_3_func,
     "flash_attn_3_varlen": own.flash_attn_3_varlen_func,
+    "flash_attn_3_fp8": own.flash_attn_3_func,
+    "flash_attn_3_varlen_fp8": own.flash_attn_3_varlen_func,
     "fa4": own.fa4_func,
     "fa4_varlen": own.fa4_varlen_func,
     "xformers": own.memory_efficient_attention,
     "trtllm_decode": own.trtllm_batch_decode_with_kv_cache,
     "vllm_unified": own.unified_attention,
+    "vllm_unified_fp8": own.unified_attention,
+    "vllm_unified_scale_caches": own.unified_attention,
     "sglang_decode": own.decode_attention_fwd,
     "flash_attn_kvcache": own_caches.flash_attn_with_kvcache,
     "flash_attn_kvcache_indexed": own_caches.flash_attn_with_kvcache,
     "flash_attn_kvcache_paged": own_caches.flash_attn_with_kvcache,
     "fa3_kvcache": own_caches.flash_attn_3_with_kvcache,
     "fa3_kvcache_paged": own_caches.flash_attn_3_with_kvcache,
+    "fa3_kvcache_fp8": own_caches.flash_attn_3_with_kvcache,
+    "fa3_kvcache_paged_fp8": own_caches.flash_attn_3_with_kvcache,
     "flashinfer_decode": own_flashinfer.Decode(),
     "flashinfer_prefill": own_flashinfer.Prefill(),
     "flashinfer_mla": own_flashinfer.LatentPaged(),
@@ -74,7 +81,10 @@ SLOW = {
     *(name for name in SIGNATURES if "kvcache" in name),
 }
 #: Signatures of functions that another signature calls too, whose log-sum-exp it tells.
-TOLD = {"flash_attn_kvcache_indexed", "flash_attn_kvcache_paged", "fa3_kvcache_paged"}
+TOLD = {
+    *("flash_attn_kvcache_indexed", "flash_attn_kvcache_paged", "fa3_kvcache_paged"),
+    *(name for name in SIGNATURES if name.endswith("_fp8")),
+}
 #: Signatures whose functions return a log-sum-exp.
 WITH_LSE = {name for name, row in SIGNATURES.items() if row.returns_lse}
 
@@ -218,6 +228,8 @@ SAY_SOMETHING = {
     ("trtllm_decode", "bmm1_scale"),
     ("trtllm_decode", "kv_layout"),
     ("ort_gqa", "causal"),
+    ("vllm_unified_fp8", "kv_quant_mode"),
+    ("vllm_unified_scale_caches", "kv_quant_mode"),
     ("te", "qkv_format"),
     ("te", "attn_mask_type"),
     ("cudnn", "causal_bottom_right"),
@@ -370,3 +382,59 @@ def test_every_library_function_of_the_table_is_found_by_its_module():
     found = [name for name, row in SIGNATURES.items() if importlib.util.find_spec(row.function.partition(".")[0])]
 
     assert {"torch_sdpa", "torch_varlen", "flex_attention", "jax"} <= set(found)
+
+
+#: Signatures of calls with descales, each with a change by which a function misreads them.
+MISREAD = {
+    "flash_attn_3_fp8": {"k_descale": lambda d: d if d is None else d.roll(1, 0)},
+    "flash_attn_3_varlen_fp8": {"v_descale": lambda d: d if d is None else d.roll(1, 1)},
+    "fa3_kvcache_fp8": {"q_descale": lambda _: None},
+    "fa3_kvcache_paged_fp8": {"v_descale": lambda _: None},
+    "vllm_unified_fp8": {"k_descale": lambda d: d * d},
+    "vllm_unified_scale_caches": {"k_scale_cache": lambda d: d.roll(1, 0)},
+    "sglang_decode": {"v_scale": lambda _: 1.0},
+}
+
+
+@pytest.mark.parametrize("name", MISREAD)
+def test_descales_of_a_signature_reach_the_function_and_a_misread_one_is_refuted(name):
+    lacking = SIGNATURES[name].lacks
+    able = [each for each in ("descale_by_head", "descale_by_key") if each not in lacking]
+    dtype = next((dtype for dtype in SIGNATURES[name].dtypes if "float8" in dtype), "float16")
+    of = "v_descale" if any(word.startswith("v_") for word in MISREAD[name]) else "k_descale"
+    asked = {
+        "v_descale": "descales.doubling_the_descale_of_values_doubles_the_output",
+        "k_descale": "descales.each_key_has_its_own_descale",
+    }[of]
+    contract = replace(FUSED, output="bfloat16", probabilities="work") if dtype == "float8_e4m3fn" else FUSED
+    for function, expected in ((FUNCTIONS[name], "held"), (with_other(FUNCTIONS[name], **MISREAD[name]), "refuted")):
+        made = kernel(signature=name, dtypes=(dtype,), supports=("cross", "gqa", *able), contract=contract)(function)
+        examples = 4 if expected == "held" else 24
+        profile = Profile(name="test", examples=examples, floor=1, seconds=60, shrink_seconds=0, seed=0)
+        row, _ = search(PROPERTIES[asked], Subject(made, dtype), profile, seed=0)
+        assert str(row.verdict) == expected, row.message
+
+
+def test_a_mode_of_another_signature_is_refused():
+    words = {one.name: one.spell for one in SIGNATURES["vllm_unified_fp8"].arguments}
+    assert words["kv_quant_mode"](None) == 1
+    for name, value in (("vllm_unified", 1), ("vllm_unified_fp8", 0), ("vllm_unified_scale_caches", 2)):
+        argument = SIGNATURES[name].named["kv_quant_mode"]
+        with pytest.raises(SignatureError, match=f"kv_quant_mode is {value}, and this signature is of calls with"):
+            argument.read(value)
+
+
+def test_descales_are_read_as_they_are_written():
+    x = torch.rand(3, 2) + 0.5
+    by_sequence = SIGNATURES["flash_attn_3_varlen_fp8"].named["k_descale"]
+    assert torch.equal(by_sequence.read(x)["k_descale"], x[:, :, None, None])
+    with pytest.raises(SignatureError, match=r"k_descale must be \[B, Hkv\], not of the shape \(3,\)"):
+        by_sequence.read(x[:, 0])
+    first = SIGNATURES["vllm_unified_fp8"].named["v_descale"]
+    assert first.read(torch.full((3, 2), 0.5))["v_descale"] == 0.5
+    with pytest.raises(SignatureError, match="v_descale must have equal numbers, since the first one is that of all"):
+        first.read(x)
+    with pytest.raises(SignatureError, match="v_descale must be a tensor in a call of kv_quant_mode 1"):
+        first.read(None)
+    number = SIGNATURES["sglang_decode"].named["k_scale"]
+    assert (number.read(1.0), number.read(0.25)["k_descale"].shape) == ({}, ())
