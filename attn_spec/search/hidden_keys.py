@@ -9,6 +9,7 @@ import numpy as np
 from attn_spec.attention.scores import parameters_of
 from attn_spec.contract.readings import readings_of
 from attn_spec.contract.terms import guard
+from attn_spec.kernels.placement import largest_descale
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.options import FACTORS
@@ -163,7 +164,7 @@ def _contents(
     if problem.projects:  # values and cotangents pass projections too, by rows or by columns
         factor *= np.prod([np.abs(x).sum(axis=-2).max(initial=1.0) for x in parameters_of(problem).values()])
         largest_value = min(largest_value, _largest(subject, problem, np.ones(1))) / factor
-    of_q, of_keys, of_values = (_largest_descale(problem, name) for name in FACTORS)
+    of_q, of_keys, of_values = (max(1.0, largest_descale(problem, name)) for name in FACTORS)
     factor *= of_q * of_keys
     largest_key = _largest(subject, problem, problem.q * max(1.0, abs(problem.scale_value)) * factor)
     held = _largest(subject, problem, np.ones(1))  # keys and values may be stored with their descales
@@ -180,12 +181,6 @@ def _contents(
         choices = np.array([np.inf, -np.inf, np.nan])
         k, v = rng.choice(choices, problem.k.shape), rng.choice(choices, problem.v.shape)
         yield "Inf and NaN", bits.nearest(k, problem.dtype_of("k")), bits.nearest(v, problem.dtype_of("v"))
-
-
-def _largest_descale(problem: Problem, name: str) -> float:
-    """Return the largest number of a descale, at least 1; 1 without it."""
-    d = getattr(problem, name)
-    return 1.0 if d is None else float(np.max(d, initial=1.0))
 
 
 def _largest(subject: Subject, problem: Problem, vectors: np.ndarray) -> float:

@@ -78,7 +78,7 @@ _OF_3: dict[str, Any] = {
     "source": _3,
 }
 _EMPTY_3 = "flash-attention@0251105, hopper/softmax.h, finalize"
-#: What differs in calls with inputs of 8 bits, of which alone the library reads descales.
+#: Fields of rows of calls with inputs of 8 bits, of which alone the library reads descales.
 OF_EIGHT_BITS: dict[str, Any] = {
     "dtypes": ("float8_e4m3fn",),
     "option_dtypes": dict.fromkeys(FACTORS, "float32"),
