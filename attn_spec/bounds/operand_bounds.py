@@ -16,6 +16,7 @@ from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Operand, parameters_of
 from attn_spec.attention.terms import DESCALES, used
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, memoized, repeated_keys
+from attn_spec.bounds.replay import Replayed
 from attn_spec.bounds.running_error import Approximation, RowErrors, RunningErrors, given, stored
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.products import roundings_of_sum
@@ -78,7 +79,7 @@ def operand_error(forward: Intermediates, contract: ResolvedContract) -> Operand
     """Errors of the operands, infinite of vectors too short for it; None of a plain score, which has none."""
     score = forward.score
     if score.plain:
-        return None
+        return _open_codes(forward, contract)
     lengths = (
         np.linalg.norm(given, axis=-1, keepdims=True) for given in (forward.problem.q, repeated_keys(forward.problem))
     )
@@ -86,6 +87,19 @@ def operand_error(forward: Intermediates, contract: ResolvedContract) -> Operand
     errors = term("errors of queries", q.error), term("errors of keys", k.error)
     of_q, of_k = (np.where(n < score.shortest, np.inf, of) for n, of in zip(lengths, errors, strict=True))
     return OperandError(of_q, of_k, q.rows, k.rows)
+
+
+def _open_codes(forward: Intermediates, contract: ResolvedContract) -> OperandError | None:
+    """Return what the quantisers of a contract leave open of codes of q and k; None if nothing is."""
+    problem = forward.problem
+    open_ = isinstance(problem, Replayed) and bool(contract.quantisers)
+    found = [problem.radius(name) for name in "qk"] if open_ else [None, None]
+    if all(radius is None for radius in found):
+        return None
+    E_q, E_k = (
+        np.zeros(x.shape) if radius is None else radius for x, radius in zip((problem.q, problem.k), found, strict=True)
+    )
+    return OperandError(term("codes of queries at a tie", E_q), term("codes of keys at a tie", E_k), None, None)
 
 
 @memoized
@@ -106,10 +120,17 @@ def value_format(forward: Intermediates, contract: ResolvedContract) -> Format:
 @memoized
 @np.errstate(all="ignore")
 def value_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray | None:
-    """Errors of v' [B, Hq, Sk, U] as they are stored, 0 where nobody sees them; None of v itself."""
-    if not forward.problem.projects:
+    """Errors of v' [B, Hq, Sk, U] as they are stored, 0 where nobody sees them; None of v itself.
+
+    Of values that a quantiser makes, what is open of their codes.
+    """
+    problem = forward.problem
+    if isinstance(problem, Replayed) and contract.quantisers and (radius := problem.radius("v")) is not None:
+        found = term("codes of values at a tie", radius)
+    elif not problem.projects:
         return None
-    found = term("errors of values", _value_errors(forward, contract))
+    else:
+        found = term("errors of values", _value_errors(forward, contract))
     seen = np.any(forward.of_keys.seen, axis=2)[..., None]
     return forward.padded(np.where(seen, found, 0.0))
 
@@ -212,7 +233,7 @@ def unknown_operands(forward: Intermediates, contract: ResolvedContract) -> tupl
     An infinity times a score gradient of 0 is NaN, whoever sees it. That of a vector of zeros is defined.
     """
     queries = np.zeros(forward.s.shape[:-1], dtype=bool)
-    if operand_error(forward, contract) is not None:
+    if not forward.score.plain and operand_error(forward, contract) is not None:
         queries = np.broadcast_to(_unknown(forward.problem.q, _operands(forward, contract)[0].error), queries.shape)
     return queries, unknown_keys(forward, contract)
 
@@ -224,7 +245,7 @@ def unknown_keys(forward: Intermediates, contract: ResolvedContract) -> np.ndarr
     A score that overflows is NaN where -inf is added to it to hide it, and so is a weight of 0 times an infinity.
     """
     problem, unknown = forward.problem, np.zeros((*forward.s.shape[:2], forward.problem.key_length), dtype=bool)
-    if operand_error(forward, contract) is None:
+    if forward.score.plain or operand_error(forward, contract) is None:
         return unknown
     unknown = _unknown(repeated_keys(problem), _operands(forward, contract)[1].error)
     if problem.projects:

@@ -19,6 +19,7 @@ from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
+from attn_spec.contract.quantisers import Quantiser
 from attn_spec.contract.stages import Stage, Stages
 from attn_spec.contract.stages import stage as made_stage
 from attn_spec.contract.terms import guard, remembered, state, term
@@ -172,6 +173,8 @@ class Contract:
     gradient_stores: int = 2
     #: Dtype of the gradients of inputs that have no dtype of their own (``Problem.dtypes``).
     gradients: str = "input"
+    #: Quantisers of q, k and v, at most one each: what the kernel makes of these tensors before their products.
+    quantisers: tuple[Quantiser, ...] = ()
     #: Contracts, any one of which may explain an answer in place of this one.
     alternatives: tuple[Contract, ...] = ()
     #: Words that a field allows in place of those of ``CHOICES``.
@@ -192,6 +195,13 @@ class Contract:
             isinstance(contract, Contract) for contract in self.alternatives
         ):
             raise ContractError(f"contract field alternatives must be a tuple of contracts, not {self.alternatives!r}")
+        given = self.quantisers if isinstance(self.quantisers, tuple) else (self.quantisers,)
+        of = {one.of for one in given if isinstance(one, Quantiser)}
+        if given is not self.quantisers or len(of) != len(given):
+            raise ContractError(
+                "contract field quantisers must be a tuple of quantisers, at most one of each of q, k and v, not "
+                f"{self.quantisers!r}"
+            )
         if self.reference != "maximum" and not self.reference_range > 0:
             raise ContractError(
                 f"contract field reference={self.reference!r} needs reference_range, how far that may lie from the "

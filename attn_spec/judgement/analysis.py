@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
-from attn_spec.attention.enclosure import Truth
+from attn_spec.attention.enclosure import Enclosed, Truth
 from attn_spec.bounds.backward.gradient_bounds import GradientBound
 from attn_spec.bounds.forward.bounds import ForwardBound
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
+from attn_spec.bounds.replay import Replayed, replayed
 from attn_spec.bounds.theorems import forward_bound, gradient_bound, gradient_evaluation_error
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.contract.terms import remembered
+from attn_spec.contract.roundoff import gamma
+from attn_spec.contract.terms import remembered, state, term
 from attn_spec.judgement.oracle import GradientOracle, Oracle
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import CHOICE, WEIGHT
@@ -33,6 +37,7 @@ class Analysis:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._found: dict[ResolvedContract, tuple[Truth, ForwardBound]] = {}
+        self._replays: dict[Hashable, Analysis] = {}
 
     @cached_property
     def intermediates(self) -> Intermediates:
@@ -64,8 +69,17 @@ class Analysis:
     def truth_and_bound(self, contract: ResolvedContract) -> tuple[Truth, ForwardBound]:
         """Return the truth and the bound under a contract, the truth sharp enough for the bound."""
         if contract not in self._found:
-            self._found[contract] = self._truth_and_bound(contract)
+            self._found[contract] = self.replay(contract)._truth_and_bound(contract)
         return self._found[contract]
+
+    def replay(self, contract: ResolvedContract) -> Analysis:
+        """Return the analysis of what the quantisers of a contract leave of the problem; this one if it has none."""
+        if not contract.quantisers or isinstance(self.problem, Replayed):
+            return self
+        key = (state(), contract.quantisers, contract.score_accumulation)
+        if key not in self._replays:
+            self._replays[key] = Analysis(replayed(self.problem, contract))
+        return self._replays[key]
 
     def _truth_and_bound(self, contract: ResolvedContract) -> tuple[Truth, ForwardBound]:
         first = self.oracle.first["output"]
@@ -76,7 +90,36 @@ class Analysis:
             o = truth["output"]
             sharp = np.where(np.isfinite(o.radius), o.radius, 0.0) + np.abs(o.low)
             bound = forward_bound(self.intermediates, contract, o.value, sharp)
+        if isinstance(self.problem, Replayed) and self.problem.lse_shift is not None:
+            return with_mean_of_keys(self.problem, contract, truth, bound)
         return truth, bound
+
+
+@np.errstate(all="ignore")
+def with_mean_of_keys(
+    problem: Replayed, contract: ResolvedContract, truth: Truth, bound: ForwardBound
+) -> tuple[Truth, ForwardBound]:
+    """Return truth and bound of the log-sum-exp of keys that have their mean again, and those of the output unchanged.
+
+    The query's product with the mean is added, and the sum is rounded once. Float64 finds the product to 2^-40 of its
+    error in float32, which is counted there.
+    """
+    assert problem.lse_shift is not None and problem.lse_shift_error is not None
+    L, final = truth["lse"], contract.stages.lse
+    value = L.value + problem.lse_shift
+    size = np.where(np.isfinite(value), np.abs(value), 0.0)
+    of_sum = (
+        gamma((final.u, 1)) * (size + bound.allowed["lse"] + problem.lse_shift_error) + final.eta
+    )
+    allowed = (
+        bound.allowed["lse"]
+        + problem.lse_shift_error
+        + term("the sum of a log-sum-exp and a product with the mean", of_sum)
+    )
+    held = size + allowed <= contract.largest("lse", "softmax", "score_accumulation")
+    found = Enclosed(value, L.low, L.radius + 2.0**-52 * size)
+    domain = bound.domain_of("lse") & (held | problem.empty_rows)
+    return {**truth, "lse": found}, replace(bound, allowed={**bound.allowed, "lse": allowed}, lse_domain=domain)
 
 
 class GradientAnalysis:

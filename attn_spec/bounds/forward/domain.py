@@ -202,8 +202,8 @@ def _descaled_operands_fit(forward: Intermediates, contract: ResolvedContract) -
     largest = contract.largest("score_accumulation", "operands", "multiplicands", "stored_scores") / 2
     q, k = (finite(x).max(axis=-1, initial=0.0) for x in (forward.q_size, forward.k_size))
     for name in used(forward.problem, DESCALES):
-        d = forward.problem.by_pair(name)[..., 0, :]
-        q, k = (q * d, k) if name == "q_descale" else (q, k * d)
+        d = forward.problem.by_pair(name)
+        q, k = (q * d[..., 0], k) if name == "q_descale" else (q, k * d[..., 0, :])
     return (q <= largest) & (k <= largest).all(axis=-1, keepdims=True)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from attn_spec.bounds.intermediates import Intermediates
 from attn_spec.bounds.operand_bounds import value_sizes
+from attn_spec.bounds.replay import Replayed
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.products import Factors
 from attn_spec.contract.roundoff import is_power_of
@@ -82,14 +83,24 @@ def _of_descale(forward: Intermediates, contract: ResolvedContract, *stages: str
     Values that it has multiplied are stored as operands are.
     """
     d = forward.problem.v_descale
-    if d is None or _has_powers_of_2(d):
-        return ()
+    of_scale = _of_block_scale(forward, contract)
+    if d is None or (_has_powers_of_2(d) and not of_scale):
+        return of_scale
     u = max(contract.stage(stage).u for stage in (*stages, *_value_stages(contract)))
     if contract.value_descale_on != "operands":
-        return ((u, count("a descale of values as it is loaded, and its product", 2)),)
+        return ((u, count("a descale of values as it is loaded, and its product", 2)), *of_scale)
     work = max(contract.stage(stage).u for stage in (*stages, "score_accumulation"))
     stored = (contract.stages.operands.u, count("the store of a value that a descale multiplies", 1))
-    return ((work, count("a descale of values as it is loaded, and its product", 2)), stored)
+    return ((work, count("a descale of values as it is loaded, and its product", 2)), stored, *of_scale)
+
+
+def _of_block_scale(forward: Intermediates, contract: ResolvedContract) -> Factors:
+    """Return by how much the scale of a quantiser of values may be another, as a rounding of that size."""
+    problem = forward.problem
+    if not isinstance(problem, Replayed) or not contract.quantisers:
+        return ()
+    error = float(np.max(problem.scale_error("v_descale"), initial=0.0))
+    return ((error, count("the scale of a block of values", 1)),) if error else ()
 
 
 def _value_stages(contract: ResolvedContract) -> tuple[str, ...]:

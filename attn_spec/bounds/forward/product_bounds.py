@@ -142,7 +142,8 @@ def _descaled_product_error(
 
     ``relative`` and ``eta`` are the roundings of an operand, and of their product, as without descales. A descale is
     loaded, multiplies the operand, and that is stored in the format of operands: the number d q is off by their
-    roundings, and by an underflow, which is 1 / d times as large relative to q. So is what underflows later.
+    roundings, and by an underflow, which is 1 / d times as large relative to q. So is what underflows later. What is
+    open of codes moves the product, and is rounded with it.
     """
     problem, d = forward.problem, forward.q.shape[-1]
     work, stored = contract.stages.score_accumulation, contract.stages.operands
@@ -161,7 +162,7 @@ def _descaled_product_error(
                 (stored.u, count("the store of an operand that a descale multiplies", 1)),
             )
             rounded = (1 + rounded) * (1 + of_operand) - 1
-    of_q, of_k = (x.sum(-1) for x in (forward.q_size, forward.k_size))
+    of_q, of_k = (x.sum(-1) for x in _operand_sizes(forward, contract))
     underflow = (
         term("underflow of descaled queries", tiny[0] * of_k[..., None, :])
         + term("underflow of descaled keys", tiny[1] * of_q[..., :, None])
@@ -175,7 +176,10 @@ def _descaled_product_error(
             / (factors[0] * factors[1]),
         )
     )
-    return rounded * forward.magnitude + (1 + rounded) * underflow
+    found = rounded * product_sizes(forward, contract) + (1 + rounded) * underflow
+    if (operands := operand_error(forward, contract)) is None:
+        return found
+    return found + term("errors of both operands of a score", operands.moves(forward))
 
 
 def _operand_sizes(forward: Intermediates, contract: ResolvedContract) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ import numpy as np
 from attn_spec.attention.terms import BENDS, DESCALES, TERMS, numbers_of, used
 from attn_spec.bounds.forward.product_bounds import dot_product_error, exact_scores, shared_error
 from attn_spec.bounds.intermediates import Intermediates, memoized
+from attn_spec.bounds.replay import Replayed
 from attn_spec.bounds.running_error import Approximation, RunningErrors
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.roundoff import elementary_error, gamma, is_power_of
@@ -193,16 +194,29 @@ def _descale_error(name: str) -> Callable[[Intermediates, ResolvedContract, np.n
             (work.u, count("a descale's product with a score or with a constant", 1)),
             (stored.u, count("the store of a score that a descale multiplies", 1)),
         )
-        moved = times("the descale of a score's error", d) * delta
-        exact = (np.frexp(d)[0] == 0.5) | (contract.descale_on == "operands")
+        of_scale = scale_error(forward, contract, name)
+        moved = times("the descale of a score's error", d) * (delta + of_scale * delta)
+        exact = ((np.frexp(d)[0] == 0.5) & (of_scale == 0)) | (contract.descale_on == "operands")
         tiny = count("underflows of a score that a descale multiplies", 2) * (stored.eta + work.eta)
         return (
             moved
-            + np.where(exact, 0.0, relative * (np.abs(forward.after[name]) + moved))
+            + of_scale * np.abs(forward.after[name])
+            + np.where(exact, 0.0, relative * (1 + of_scale) * (np.abs(forward.after[name]) + moved))
             + tiny * times("factors behind an underflow", raised_by_factors(forward))
         )
 
     return theorem
+
+
+def scale_error(forward: Intermediates, contract: ResolvedContract, name: str) -> np.ndarray | float:
+    """Return by which share of itself a descale may be another, as that of a quantiser may, [B, Hq, Sq or 1, Sk or 1].
+
+    Theorem: with d (1 + e) for d, and s + delta for s, |e| <= E, the product is off by d E |s| + d (1 + E) |delta|.
+    """
+    problem = forward.problem
+    if not isinstance(problem, Replayed) or not contract.quantisers:
+        return 0.0
+    return term("the scale of a block", problem.scale_error(name))
 
 
 def raised_by_factors(forward: Intermediates) -> np.ndarray:

@@ -1,0 +1,314 @@
+"""The replay of quantisers: the codes and scales that a kernel has by its declaration, and what that leaves open.
+
+Theorem. Let a quantiser be a chain of steps y -> f(y), each of which rises with y or falls: a mean is subtracted, the
+largest magnitude of a block is divided by a constant, a number by a scale, a quotient is rounded to a code. If y lies
+between two numbers, then f(y) lies between the results of the step, in its worst rounding, at both. So the code of an
+element lies between two codes that the same steps find. These are one code unless the quotient's interval has a tie of
+the rounding in it: then the kernel's code is either, a step apart.
+
+Corollary. In float32, a quotient of two float32 numbers that is correctly rounded is known exactly. Its double in
+float64 rounds to the same number, since 53 >= 2 * 24 + 2 (Figueroa, "When is double rounding innocuous?", 1995). So if
+nothing is subtracted and ``division_error`` is 0, each interval is a point, and no element is open.
+
+What is open of codes is a radius, which enters bounds as an error of operands (``operand_bounds``). What is open of a
+scale is a relative error, which enters as a rounding of a descale does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.quantisers import Quantiser
+from attn_spec.contract.roundoff import gamma
+from attn_spec.contract.terms import term
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.dtypes import simplified
+from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.problem import Problem
+
+#: Relative error of a few operations in float64, with which intervals are evaluated here.
+_FLOAT64 = 2.0**-50
+#: Options of scales by the tensor that they are factors of.
+DESCALE_OF = {"q": "q_descale", "k": "k_descale", "v": "v_descale"}
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Replayed(Problem):
+    """The problem that a kernel with quantisers has left: codes for q, k, v, and scales as their descales.
+
+    Each query head has a kv head of its own, and each row of q a scale of its own, which no kernel receives. So it is
+    not validated. Arrays of None are 0.
+    """
+
+    #: What is open of the codes, [B, Hq, S, D], by the name of the tensor.
+    q_radius: np.ndarray | None = None
+    k_radius: np.ndarray | None = None
+    v_radius: np.ndarray | None = None
+    #: Relative errors of scales, [B, Hq, S, 1].
+    q_scale_error: np.ndarray | None = None
+    k_scale_error: np.ndarray | None = None
+    v_scale_error: np.ndarray | None = None
+    #: What the kernel adds to the log-sum-exp of its scores, and the error of that, [B, Hq, Sq].
+    lse_shift: np.ndarray | None = None
+    lse_shift_error: np.ndarray | None = None
+    #: Codes and scales are those of no dtype of a tensor, and are left as they are.
+    made_of: tuple[Quantiser, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        """Make arrays read-only; nothing is validated."""
+        for one in fields(self):
+            if isinstance(x := getattr(self, one.name), np.ndarray):
+                x.flags.writeable = False
+
+    def radius(self, name: str) -> np.ndarray | None:
+        """Return what is open of the codes of "q", "k" or "v"; None if nothing is."""
+        return getattr(self, f"{name}_radius")
+
+    def scale_error(self, descale: str) -> np.ndarray | float:
+        """Return the relative errors of the scales of a descale, which broadcast as :meth:`by_pair` does."""
+        found = getattr(self, f"{descale[0]}_scale_error")
+        return 0.0 if found is None else found.swapaxes(2, 3) if descale != "q_descale" else found
+
+    def _taken(self, axis: str, index: np.ndarray, places: np.ndarray, **changes: Any) -> Replayed:
+        at = "BHQK".index(axis)
+        for name in (one.name for one in fields(self) if one.name.endswith(("_radius", "_error", "_shift"))):
+            x, own = getattr(self, name), "Q" if name[0] in "ql" else "K"
+            if x is not None and axis in ("B", "H", own):
+                changes[name] = np.take(x, places, min(at, 2))
+        if axis == "Q" and self.q_descale is not None:
+            changes["q_descale"] = np.take(self.q_descale, index, 2)
+        return super()._taken(axis, index, places, **changes)
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Codes of a tensor [B, H, S, D], what is open of them, scales [B, H, S, 1] and their relative errors."""
+
+    codes: np.ndarray
+    radius: np.ndarray
+    scales: np.ndarray
+    scale_error: np.ndarray
+
+
+@np.errstate(all="ignore")
+def replayed(problem: Problem, contract: ResolvedContract) -> Problem:
+    """Return the problem of codes and scales that the quantisers of a contract leave of ``problem``.
+
+    A problem that is replayed already, or a contract without quantisers, changes nothing.
+    """
+    if not contract.quantisers or isinstance(problem, Replayed):
+        return problem
+    made: dict[str, Any] = {one.name: getattr(problem, one.name) for one in fields(Problem)}
+    made |= {name: problem.per_query_head(getattr(problem, name)) for name in "kv"}
+    made |= {"made_of": contract.quantisers, "recipe": None}
+    scaled = {DESCALE_OF[one.of] for one in contract.quantisers}
+    for quantiser in contract.quantisers:
+        name, x = quantiser.of, getattr(problem, quantiser.of)
+        low = high = x
+        if quantiser.subtracts:
+            low, high, mean, error = without_mean(problem, quantiser, x)
+            made |= _shift(problem, contract, quantiser, mean, error)
+        found = quantised(quantiser, low, high, counted(problem, quantiser), starts(problem, quantiser))
+        repeated: Callable[[np.ndarray], np.ndarray] = (lambda y: y) if name == "q" else problem.per_query_head
+        made[name], radius = repeated(found.codes), repeated(found.radius)
+        made[f"{name}_radius"] = radius if radius.any() else None
+        made[DESCALE_OF[name]] = repeated(found.scales)
+        error = repeated(found.scale_error)
+        made[f"{name}_scale_error"] = error if error.any() else None
+    for name, row in OPTIONS.items():  # each query head has a kv head of its own
+        own = getattr(problem, name)
+        if row.tensor and name not in scaled and own is not None and row.axes[1] == "G" and own.shape[1] != 1:
+            made[name] = problem.per_query_head(own)
+    made["dtypes"] = _dtypes(problem, contract.quantisers)
+    return Replayed(**made)
+
+
+def _dtypes(problem: Problem, quantisers: tuple[Quantiser, ...]) -> Any:
+    """Return the dtypes in which products find codes: their own if q and k have one, else those of the problem.
+
+    Integers up to 127 are numbers of each dtype of a problem.
+    """
+    own = {name: problem.dtype_of(name) for name in "qkv"}
+    formats = {one.of: one.format for one in quantisers if one.format != "int8"}
+    if {"q", "k"} <= set(formats):
+        own |= {name: formats[name] for name in "qk"}
+    if "v" in formats:
+        own["v"] = formats["v"]
+    scales = {DESCALE_OF[one.of]: one.scale_dtype for one in quantisers}
+    options = {} if isinstance(problem.dtypes, str) else {n: d for n, d in problem.dtypes if set(n) - set("qkv")}
+    return simplified(own | options | scales)
+
+
+def counted(problem: Problem, quantiser: Quantiser) -> np.ndarray:
+    """Return the tokens that a quantiser looks at, bool [B, 1, S, 1]."""
+    there = problem.there if quantiser.of == "q" else problem.keys_there
+    return (np.ones(there.shape, dtype=bool) if quantiser.over == "buffer" else there)[..., None]
+
+
+def starts(problem: Problem, quantiser: Quantiser) -> np.ndarray:
+    """Return the token that the first block of each batch entry starts from, integers [B]."""
+    begins = quantiser.over == "sequence" and quantiser.of != "q"
+    return problem.first_keys if begins else np.zeros(problem.batch, dtype=np.int64)
+
+
+def without_mean(
+    problem: Problem, quantiser: Quantiser, x: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return keys without their mean, the least and the most [B, Hkv, Sk, D]; the mean and its error [B, Hkv, 1, D].
+
+    A sum of n terms in any order is off by gamma(n) times the sum of their sizes, and the quotient rounds once. Mean
+    and difference are then stored, which rises with them.
+    """
+    there, form = counted(problem, quantiser), quantiser.mean_dtype
+    form = problem.dtype_of("k") if form == "input" else form
+    n = there.sum(axis=2, keepdims=True)
+    sums, sizes = (np.where(there, y, 0.0).sum(axis=2, keepdims=True) for y in (x, np.abs(x)))
+    least = np.maximum(n, 1)
+    u, eta = FORMATS[quantiser.arithmetic].unit_roundoff, FORMATS[quantiser.arithmetic].smallest_normal
+    relative = gamma((u, n + 2), (_FLOAT64, n + 2))
+    off = term("sums of the mean of keys", relative * sizes / least + eta)
+    mean_low, mean_high = (bits.nearest(sums / least + sign * off, form) for sign in (-1, 1))
+    mean = bits.nearest(sums / least, form)
+    error = np.maximum(mean_high - mean, mean - mean_low)
+    low, high = (bits.nearest(x - y, form) for y in (mean_high, mean_low))
+    return low, high, mean, error
+
+
+def _shift(
+    problem: Problem, contract: ResolvedContract, quantiser: Quantiser, mean: np.ndarray, off: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return scale q.mean and the error that a kernel may make in it, [B, Hq, Sq].
+
+    D products are added, and the sum is stored. The scale and log2(e), each rounded twice with its product, multiply.
+    """
+    sigma, D = problem.scale_value, problem.head_dim
+    of_heads, errors = (problem.per_query_head(x).swapaxes(2, 3) for x in (mean, off))
+    shift, size = sigma * (problem.q @ of_heads), abs(sigma) * (np.abs(problem.q) @ np.abs(of_heads))
+    form = problem.dtype_of("k") if quantiser.mean_dtype == "input" else quantiser.mean_dtype
+    stored, work = FORMATS[form], contract.stages.score_accumulation
+    rounded = gamma((work.u, D + 5), (stored.unit_roundoff, 2), (_FLOAT64, D))
+    error = (
+        term("the mean of keys in the log-sum-exp", abs(sigma) * (np.abs(problem.q) @ errors))
+        + term("roundings of a query's product with the mean", rounded * size)
+        + term("underflow of a query's product with the mean", (D + 3) * (work.eta + stored.smallest_normal))
+    )
+    return {"lse_shift": shift[..., 0], "lse_shift_error": error[..., 0]}
+
+
+@np.errstate(all="ignore")
+def quantised(
+    quantiser: Quantiser, low: np.ndarray, high: np.ndarray, there: np.ndarray, first: np.ndarray
+) -> Codes:
+    """Return the codes of numbers that lie between ``low`` and ``high``, [B, H, S, D].
+
+    ``there`` says which tokens count, [B, 1, S, 1], and ``first`` where blocks start, [B]. A block of numbers that are
+    not finite, or whose scale is no normal number, has codes of which nothing is known.
+    """
+    u = FORMATS[quantiser.arithmetic].unit_roundoff
+    loaded = bits.nearest(low, quantiser.arithmetic)
+    low, high = (loaded, loaded) if low is high else (loaded, bits.nearest(high, quantiser.arithmetic))
+    most_low, most_high = (largest_of_blocks(quantiser, y, there, first) for y in _sizes(low, high))
+    s_low, s_high = (_scale(quantiser, a, sign) for a, sign in ((most_low, -1), (most_high, 1)))
+    exact = low is high and not quantiser.division_error
+    s = _scale(quantiser, most_high, 0)
+    off = term("the quotient of a number and its scale", quantiser.division_error * u + (0.0 if exact else _FLOAT64))
+    below, above = low / np.where(low < 0, s_low, s_high), high / np.where(high < 0, s_high, s_low)
+    arithmetic = quantiser.arithmetic
+    t_low, t_high = (
+        bits.nearest(t + sign * off * np.abs(t), arithmetic) for t, sign in ((below, -1), (above, 1))
+    )
+    codes_low, codes_high = _rounded(quantiser, t_low, -1), _rounded(quantiser, t_high, 1)
+    middle = _rounded(quantiser, bits.nearest((low if exact else (low + high) / 2) / s, arithmetic), 0)
+    middle = np.clip(middle, codes_low, codes_high)
+    radius = term("a code on the other side of a tie", np.maximum(codes_high - middle, middle - codes_low))
+    empty = (most_high == 0) & (quantiser.scale is None)
+    # Where the least magnitude may be 0, a scale is anything up to the largest, and codes with it.
+    unclear = ~empty & (s_low < s_high / 2)
+    smallest = 2 * FORMATS[quantiser.scale_dtype].smallest_normal
+    unknown = ~(np.isfinite(s_high) & np.isfinite(most_high)) | (~empty & (s_high < smallest))
+    inside = there & ~empty
+    codes = np.where(inside & ~unclear & ~unknown, middle, 0.0)
+    radius = np.where(inside, np.where(unclear, quantiser.largest_code + 1, radius), 0.0)
+    radius = np.where(unknown & there, np.inf, radius)
+    error = term("the scale of a block", np.where(s_high > s_low, np.maximum(s_high - s, s - s_low) / s, 0.0))
+    known = inside & ~unknown
+    return Codes(
+        np.nan_to_num(codes),
+        np.where(np.isnan(radius), np.inf, radius),
+        np.where(known, s, 1.0),
+        np.where(known & ~unclear, error, 0.0),
+    )
+
+
+def _sizes(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and the largest magnitude of numbers between ``low`` and ``high``."""
+    if low is high:
+        return np.abs(low), np.abs(low)
+    return np.maximum(np.maximum(low, -high), 0.0), np.maximum(np.abs(low), np.abs(high))
+
+
+def largest_of_blocks(quantiser: Quantiser, size: np.ndarray, there: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Return the largest magnitude of the block of each token, [B, H, S, 1]; 0 of tokens that do not count."""
+    B, H, S, _ = size.shape
+    of_token = np.where(there, size, 0.0).max(axis=-1, initial=0.0)
+    if quantiser.block == "tensor":
+        return np.full((B, H, S, 1), of_token.max(initial=0.0))
+    if quantiser.block == "head":
+        return np.broadcast_to(of_token.max(axis=-1, keepdims=True, initial=0.0), of_token.shape)[..., None]
+    found = np.zeros(of_token.shape)
+    for b in range(B):
+        numbers = blocks_of_tokens(quantiser, np.arange(S) - first[b])
+        for number in np.unique(numbers):
+            places = numbers == number
+            found[b][:, places] = of_token[b][:, places].max(axis=-1, keepdims=True, initial=0.0)
+    return found[..., None]
+
+
+def blocks_of_tokens(quantiser: Quantiser, tokens: np.ndarray) -> np.ndarray:
+    """Return a number for each token, counted from the first block: those with one number share a scale."""
+    assert isinstance(quantiser.block, int)
+    block, inside = np.divmod(tokens, quantiser.block)
+    return block * quantiser.lanes + inside // quantiser.lane_width % quantiser.lanes
+
+
+def _scale(quantiser: Quantiser, most: np.ndarray, sign: int) -> np.ndarray:
+    """Return the scale of blocks, the least (sign -1), the most (1), or where the largest magnitude has it (0)."""
+    if quantiser.scale is not None:
+        return np.full(most.shape, bits.nearest(np.array(quantiser.scale), quantiser.scale_dtype))
+    arithmetic, u = quantiser.arithmetic, FORMATS[quantiser.arithmetic].unit_roundoff
+    s = most / quantiser.most
+    s = bits.nearest(s * (1 + sign * quantiser.division_error * u), arithmetic)
+    if quantiser.epsilon:
+        s = bits.nearest(s + bits.nearest(np.array(quantiser.epsilon), arithmetic), arithmetic)
+    return bits.nearest(s, quantiser.scale_dtype)
+
+
+def _rounded(quantiser: Quantiser, t: np.ndarray, sign: int) -> np.ndarray:
+    """Return the codes of quotients; of a rounding that leaves ties open, the least (sign -1) or the most (1)."""
+    top = quantiser.largest_code
+    if quantiser.format != "int8":
+        return _rounded_to_format(quantiser, np.clip(t, -top, top), sign)
+    if quantiser.rounding == "toward_zero":
+        codes = np.trunc(t)
+    elif quantiser.rounding == "add_half":
+        codes = np.trunc(bits.nearest(t + np.copysign(0.5, t), quantiser.arithmetic))
+    elif quantiser.rounding == "nearest" and sign:
+        codes = np.ceil(t - 0.5) if sign < 0 else np.floor(t + 0.5)
+    else:
+        codes = np.rint(t)
+    return np.clip(codes, -top, top)
+
+
+def _rounded_to_format(quantiser: Quantiser, t: np.ndarray, sign: int) -> np.ndarray:
+    grid = bits.spacing(t, quantiser.format)
+    if quantiser.rounding == "toward_zero":
+        return np.trunc(t / grid) * grid
+    if quantiser.rounding == "nearest" and sign:
+        return (np.ceil(t / grid - 0.5) if sign < 0 else np.floor(t / grid + 0.5)) * grid
+    return bits.nearest(t, quantiser.format)
