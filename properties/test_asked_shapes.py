@@ -38,6 +38,7 @@ def judged_whole(subject: Subject) -> str:
     hunts="a path, a grid or an offset that only such a size reaches: many queries and keys at once, many heads",
     recipes=recipes,
     not_applicable=no_heads,
+    each_call=True,
 )
 def test_sampled_rows_are_within_their_bounds(subject: Subject, problem: Problem) -> None:
     """At a shape asked for, rows of output and log-sum-exp, by strata and at random, lie within their bounds."""

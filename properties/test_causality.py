@@ -55,6 +55,7 @@ def test_future_keys_change_nothing(subject: Subject, problem: Problem) -> None:
     hunts="a diagonal that starts in the wrong corner, or is off by one",
     needs=("causal",),
     problems=of_whole_sequences,
+    each_call=True,
 )
 def test_the_diagonal_is_where_the_convention_says(subject: Subject, problem: Problem) -> None:
     """Causal attention is attention under the mask j <= i, or j <= i + Sk - Sq for bottom-right alignment.

@@ -57,6 +57,7 @@ def test_keys_outside_the_chunk_change_nothing(subject: Subject, problem: Proble
     hunts="chunks counted by the query's own index, a quotient rounded towards 0, chunks lost beside another mask",
     needs=("attention_chunk",),
     problems=lambda subject: chunked(subject, moves_diagonal, where=of_several_chunks),
+    each_call=True,
 )
 def test_a_chunk_is_the_mask_of_its_keys(subject: Subject, problem: Problem) -> None:
     """Attention in chunks is attention under the mask of the keys of the same chunk as the query's aligned key.
@@ -98,6 +99,7 @@ def test_each_chunk_is_attention_of_its_own(subject: Subject, problem: Problem) 
     hunts="a chunk that is cut at a tile, a page or a power of 2, an off-by-one in the number of chunks",
     needs=("attention_chunk",),
     problems=lambda subject: chunked(subject, moves_diagonal, where=lambda recipe: first_aligned(recipe) >= 0),
+    each_call=True,
 )
 def test_a_chunk_of_all_keys_hides_none(subject: Subject, problem: Problem) -> None:
     """With a chunk that ends at the last key or aligned key, or later, the kernel solves the problem without chunks."""

@@ -44,6 +44,7 @@ def with_trees(problem: Problem, trees: list[np.ndarray]) -> Problem:
     hunts="a mask whose columns or bits come in another order, a tree that starts at another key of the cache",
     needs=("mask",),
     problems=of_drafts,
+    each_call=True,
 )
 def test_a_chain_of_drafts_is_causal_attention(subject: Subject, problem: Problem) -> None:
     """Under the mask of a chain the answer is that of causal attention which ends in the corner of each sequence."""

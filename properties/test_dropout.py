@@ -44,6 +44,7 @@ def half_kept(subject: Subject) -> SearchStrategy[Problem]:
     hunts="1 / (1 - p) forgotten, or 1 / p; weights dropped before the softmax, or its row sum; a mask of other heads",
     needs=("dropout_keep",),
     problems=dropping,
+    each_call=True,
 )
 def test_weights_that_are_kept_alone_meet_values(subject: Subject, problem: Problem) -> None:
     """The output is the sum of what is kept, over 1 - p, and the log-sum-exp that of all, within their bounds."""

@@ -106,6 +106,7 @@ def answer_or_refusal(subject: Subject, problem: Problem, arrange: Callable[[Any
     hunts="packed strides assumed for a transposed view, rows read by another tensor's stride",
     needs=("strides",),
     problems=lambda subject: problems(subject, without=("empty",)),
+    each_call=True,
 )
 def test_the_layout_in_memory_has_no_influence(subject: Subject, problem: Problem) -> None:
     """q, k, v, mask, bias in any layout (transposed, sliced from NaN buffers, mixed) give an answer within its bound.
@@ -126,6 +127,7 @@ def test_the_layout_in_memory_has_no_influence(subject: Subject, problem: Proble
     hunts="a stride of 0 taken for a packed one, a view copied by its storage",
     needs=("strides",),
     problems=in_batches,
+    each_call=True,
 )
 def test_expanded_views_are_read_right(subject: Subject, problem: Problem) -> None:
     """Batch entries, and then heads too, that are one expanded with stride 0 are solved within the bound."""
@@ -141,6 +143,7 @@ def test_expanded_views_are_read_right(subject: Subject, problem: Problem) -> No
     hunts="offsets of rows or of batch entries in 32 bits, whose product with a stride has no room there",
     needs=("strides",),
     problems=lambda subject: problems(subject, without=("empty",), regimes=TAME),
+    each_call=True,
 )
 def test_rows_and_batch_entries_may_lie_far_apart(subject: Subject, problem: Problem) -> None:
     """Queries, keys and values whose rows, or whose batch entries, lie 2^31 elements apart are solved within the bound.
@@ -159,6 +162,7 @@ def test_rows_and_batch_entries_may_lie_far_apart(subject: Subject, problem: Pro
 @attention_property(
     source="problem.Conventions.deterministic",
     hunts="races, uninitialized memory, atomic additions in a kernel that promises determinism",
+    each_call=True,
 )
 def test_equal_calls_give_equal_answers(subject: Subject, problem: Problem) -> None:
     """Equal calls, again and again, give the same bits if the kernel is deterministic, and stay within the bound.
@@ -177,6 +181,7 @@ def test_equal_calls_give_equal_answers(subject: Subject, problem: Problem) -> N
     hunts="answers stored under a shape or an address and given again for other contents",
     needs=("in_place",),
     problems=lambda subject: problems(subject, without=("empty",), regimes=TAME),
+    each_call=True,
 )
 def test_old_answers_are_not_given_again(subject: Subject, problem: Problem) -> None:
     """Another problem in the memory of the first gets its own answer, and then the first problem its first answer."""
@@ -193,6 +198,7 @@ def test_old_answers_are_not_given_again(subject: Subject, problem: Problem) -> 
     hunts="outputs or workspace that are not written and hold what the allocator left there",
     needs=("strides",),
     problems=lambda subject: problems(subject, without=("empty",)),
+    each_call=True,
 )
 def test_every_element_of_the_output_is_written(subject: Subject, problem: Problem) -> None:
     """With NaN left in the freed memory around a call the answer is still within the bound."""

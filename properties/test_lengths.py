@@ -156,6 +156,7 @@ def test_padding_on_the_left_moves_a_sequence_and_changes_nothing(subject: Subje
     hunts="a diagonal that starts before the padding, or at the last key less the padding",
     needs=("leftpad_k", "causal"),
     problems=with_padded_corners,
+    each_call=True,
 )
 def test_the_diagonal_starts_behind_the_padding(subject: Subject, problem: Problem) -> None:
     """Causal attention with padding on the left is attention under a mask from the corner of the keys behind it.
@@ -172,6 +173,7 @@ def test_the_diagonal_starts_behind_the_padding(subject: Subject, problem: Probl
     hunts="the corner of the rectangle in place of that of the sequence, or the other corner",
     needs=("seqused_k", "causal"),
     problems=with_corners,
+    each_call=True,
 )
 def test_the_diagonal_is_that_of_each_sequence(subject: Subject, problem: Problem) -> None:
     """Causal attention with lengths is attention under a mask that starts in the corner of each sequence.
@@ -188,6 +190,7 @@ def test_the_diagonal_is_that_of_each_sequence(subject: Subject, problem: Proble
     hunts="a window around the diagonal of the rectangle, or around the query's own number",
     needs=("seqused_k", "window"),
     problems=with_windows,
+    each_call=True,
 )
 def test_the_window_follows_the_diagonal_of_each_sequence(subject: Subject, problem: Problem) -> None:
     """Attention with a window and lengths is attention under the mask of the band around each sequence's diagonal."""
@@ -222,6 +225,7 @@ def test_what_lies_behind_a_sequence_changes_nothing(subject: Subject, problem: 
     needs=("seqused_k",),
     problems=without_keys,
     not_applicable=lambda own: "each sequence must have a key" if own.kernel.limits.least_keys else "",
+    each_call=True,
 )
 def test_a_sequence_without_keys_follows_the_convention(subject: Subject, problem: Problem) -> None:
     """Queries of a sequence of length 0 get what the conventions say, and their neighbours are within their bounds."""
@@ -291,6 +295,7 @@ def test_sequences_carry_their_lengths_along_beside_short_ones(subject: Subject,
         if own.conventions.unused_rows == "zero"
         else "it says nothing of such rows"
     ),
+    each_call=True,
 )
 def test_rows_behind_a_sequence_are_zero(subject: Subject, problem: Problem) -> None:
     """Rows of the output behind the length of their sequence are 0, if unused_rows="zero" is declared."""

@@ -90,6 +90,7 @@ def test_outputs_add_up(subject: Subject, problem: Problem) -> None:
     source=LINEAR,
     hunts="uninitialized accumulators, an epsilon added to the output, a bias from padding",
     problems=tame,
+    each_call=True,
 )
 def test_zero_values_give_zero(subject: Subject, problem: Problem) -> None:
     """With V = 0 the output is exactly 0: sums and products of zeros do not round."""

@@ -146,6 +146,7 @@ def test_keys_with_a_bias_of_minus_infinity_change_nothing(subject: Subject, pro
     needs=("mask",),
     problems=blinded,
     not_applicable=left_open,
+    each_call=True,
 )
 def test_queries_that_see_no_key_follow_the_convention(subject: Subject, problem: Problem) -> None:
     """A query whose every key is masked gets the output and the log-sum-exp that the kernel declared for it."""
@@ -158,6 +159,7 @@ def test_queries_that_see_no_key_follow_the_convention(subject: Subject, problem
     needs=("bias",),
     problems=blinded_by_bias,
     not_applicable=left_open,
+    each_call=True,
 )
 def test_queries_whose_bias_is_minus_infinity_follow_the_convention(subject: Subject, problem: Problem) -> None:
     """A query whose bias is -inf at every key is a query that sees no key."""
@@ -169,6 +171,7 @@ def test_queries_whose_bias_is_minus_infinity_follow_the_convention(subject: Sub
     hunts="a loop over no tiles that leaves the output unwritten, a division by zero, a launch of no blocks",
     needs=("empty",),
     problems=without_keys,
+    each_call=True,
 )
 def test_no_keys_or_no_queries_is_no_error(subject: Subject, problem: Problem) -> None:
     """With no key every query follows the convention; with no query the answer is empty; neither raises."""
@@ -182,6 +185,7 @@ def test_no_keys_or_no_queries_is_no_error(subject: Subject, problem: Problem) -
     hunts="an exclusive end where an inclusive one was meant, sides swapped, the offset for Sq != Sk forgotten",
     needs=("window",),
     problems=of_whole_sequences,
+    each_call=True,
 )
 def test_a_window_is_the_mask_of_its_band(subject: Subject, problem: Problem) -> None:
     """Attention with a window is attention under the mask of the band around the diagonal.
@@ -206,6 +210,7 @@ def test_a_window_is_the_mask_of_its_band(subject: Subject, problem: Problem) ->
     hunts="a tile with one visible key skipped, one with a hidden key not masked, a block map of another head or row",
     needs=("mask",),
     problems=lambda subject: problems(subject, needs=("mask",), without=("empty",), mask=named(SPARSE)),
+    each_call=True,
 )
 def test_sparse_masks_give_dense_attention_under_them(subject: Subject, problem: Problem) -> None:
     """Under masks of strides, of blocks, and of blocks but for one key in each, the answer is within its bound.
@@ -220,6 +225,7 @@ def test_sparse_masks_give_dense_attention_under_them(subject: Subject, problem:
     hunts="a mask [Sq, Sk] taken for one of batch entries, or of heads, and keys where as many of them are",
     needs=("mask", "mask_of_two_axes"),
     problems=lambda own: problems(own, needs=("mask",), without=(other_tensor,), mask=st.sampled_from(TWO_AXES)),
+    each_call=True,
 )
 def test_a_mask_of_two_axes_is_that_of_every_head(subject: Subject, problem: Problem) -> None:
     """A mask [Sq, Sk] hides the same keys in all batch entries and heads."""
@@ -246,6 +252,7 @@ def test_a_padded_sequence_is_solved_as_the_shorter_one(subject: Subject, proble
     hunts="a float mask read as bool, a bool mask read as float, one of two mask paths that is wrong",
     needs=("mask", "bias"),
     problems=lambda subject: masked(subject, weighs_linearly),
+    each_call=True,
 )
 def test_a_mask_is_a_bias_of_minus_infinity(subject: Subject, problem: Problem) -> None:
     """The kernel solves a problem with a bool mask, and also when the mask is written as a bias of 0 and -inf.
@@ -262,6 +269,7 @@ def test_a_mask_is_a_bias_of_minus_infinity(subject: Subject, problem: Problem) 
     hunts="a mask with its meaning inverted, or applied along the wrong axis after broadcasting",
     needs=("mask",),
     problems=lambda subject: problems(subject, needs=("mask",), mask=named(("all",))),
+    each_call=True,
 )
 def test_a_mask_of_true_changes_nothing(subject: Subject, problem: Problem) -> None:
     """With a mask that is True everywhere the kernel solves the problem without a mask."""
@@ -273,6 +281,7 @@ def test_a_mask_of_true_changes_nothing(subject: Subject, problem: Problem) -> N
     hunts="a bias indexed with the wrong strides when an axis is broadcast, a bias without the factor log2(e)",
     needs=("bias",),
     problems=lambda subject: problems(subject, needs=("bias",), bias=named(("zero", "row_constant"))),
+    each_call=True,
 )
 def test_a_bias_constant_along_each_row_moves_only_the_log_sum_exp(subject: Subject, problem: Problem) -> None:
     """A bias that is the same for all keys of a query leaves its output alone and adds itself to the log-sum-exp."""
@@ -284,6 +293,7 @@ def test_a_bias_constant_along_each_row_moves_only_the_log_sum_exp(subject: Subj
     hunts="a low bias taken for minus infinity, a running maximum with a floor, a fill that overflows when rescaled",
     needs=("bias",),
     problems=filled,
+    each_call=True,
 )
 def test_a_bias_as_low_as_a_fill_is_a_number(subject: Subject, problem: Problem) -> None:
     """Biases of -1e4, -1e9, -1e30 and -1e37, which programs write for minus infinity, are added like any other.
@@ -301,6 +311,7 @@ def test_a_bias_as_low_as_a_fill_is_a_number(subject: Subject, problem: Problem)
     problems=lambda subject: problems(
         subject, needs=("mask", "bias"), without=("empty",), mask=named(("random",)), bias=named(("normal",))
     ),
+    each_call=True,
 )
 def test_the_bias_at_masked_keys_changes_nothing(subject: Subject, problem: Problem) -> None:
     """Raising the bias by 64 where the mask hides the key from every query that shares the entry changes no bit."""

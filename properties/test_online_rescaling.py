@@ -70,6 +70,7 @@ def splittable(subject: Subject) -> SearchStrategy[Problem]:
     source=ONLINE,
     hunts="a rescale forgotten, applied twice, kept in float16, flushed too early, or overflowing; a stale maximum",
     problems=moving_maxima,
+    each_call=True,
 )
 def test_the_maximum_may_move_anywhere(subject: Subject, problem: Problem) -> None:
     """Maxima that rise or fall by 1, 25 or 100, by key or by tile, at any length beside a tile edge, cost nothing.

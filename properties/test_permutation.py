@@ -52,6 +52,7 @@ def test_queries_carry_their_answers_along(subject: Subject, problem: Problem) -
     hunts="division or remainder by the group size where the number of kv heads is meant, or the reverse",
     needs=("gqa",),
     problems=lambda subject: problems(subject, needs=("gqa",), without=("empty", projects)),
+    each_call=True,
 )
 def test_kv_heads_carry_their_groups_along(subject: Subject, problem: Problem) -> None:
     """Moving kv heads together with their groups of query heads moves the answers, and nothing else."""
@@ -64,6 +65,7 @@ def test_kv_heads_carry_their_groups_along(subject: Subject, problem: Problem) -
     source="the heads of multi-head attention are separate problems (Vaswani et al. (2017), section 3.2.2)",
     hunts="heads split or joined by a view without a transpose, summed, or normalized together",
     problems=lambda subject: problems(subject, without=("empty", "gqa"), query_heads=3, kv_heads=3),
+    each_call=True,
 )
 def test_heads_carry_their_answers_along(subject: Subject, problem: Problem) -> None:
     """Three heads in another order get the same answers in that order; those of a layer, the same sum."""
@@ -77,6 +79,7 @@ def test_heads_carry_their_answers_along(subject: Subject, problem: Problem) -> 
     source="batch entries are separate problems",
     hunts="the mask or bias of another batch entry read when the head axis is broadcast",
     problems=lambda subject: problems(subject, without=("empty",), batch=3),
+    each_call=True,
 )
 def test_batch_entries_carry_their_answers_along(subject: Subject, problem: Problem) -> None:
     """Batch entries in another order get the same answers in that order."""
@@ -89,6 +92,7 @@ def test_batch_entries_carry_their_answers_along(subject: Subject, problem: Prob
     hunts="a grouped path that disagrees with the ungrouped one, a causal limit divided by the group size",
     needs=("gqa",),
     problems=lambda subject: problems(subject, needs=("gqa",), without=("empty", PLAIN)),
+    each_call=True,
 )
 def test_grouped_heads_equal_repeated_heads(subject: Subject, problem: Problem) -> None:
     """Repeating every kv head for each query head of its group gives the answer of the grouped problem."""

@@ -183,6 +183,7 @@ def test_gradients_are_turned_back(subject: Subject, problem: Problem) -> None:
     "scale, a softcap or a logarithm that meets the slope too",
     needs=("alibi_slopes",),
     problems=with_alibi,
+    each_call=True,
 )
 def test_alibi_gives_an_answer_within_its_bound(subject: Subject, problem: Problem) -> None:
     """Output and log-sum-exp of scores that fall by m for each key between are within their bounds."""

@@ -89,6 +89,7 @@ def first_dot(problem: Problem) -> np.ndarray:
     hunts="no scale, 1/D, 1/sqrt(Hq), 1/sqrt of a padded D, a scale argument that is ignored or applied twice",
     needs=("lse",),
     problems=of_equal_keys,
+    each_call=True,
 )
 def test_the_scale_read_from_the_log_sum_exp_is_the_one_asked_for(subject: Subject, problem: Problem) -> None:
     """With equal keys the log-sum-exp is scale * q.k + log Sk, which exposes the scale the kernel applied."""
@@ -105,6 +106,7 @@ def test_the_scale_read_from_the_log_sum_exp_is_the_one_asked_for(subject: Subje
     source=VASWANI,
     hunts="the same, in kernels that return no log-sum-exp",
     problems=of_two_keys,
+    each_call=True,
 )
 def test_the_scale_read_from_the_weights_is_the_one_asked_for(subject: Subject, problem: Problem) -> None:
     """With one key repeated at even places and zero keys at odd ones, V = 1 and 0, the output is logistic in the score.

@@ -51,6 +51,7 @@ def beside_keys(subject: Subject) -> SearchStrategy[Problem]:
     hunts="a sink that is scaled, of another head, masked, left out in some tile, or added once for each tile or split",
     needs=("sinks",),
     problems=beside_keys,
+    each_call=True,
 )
 def test_a_sink_takes_its_share_of_the_weight(subject: Subject, problem: Problem) -> None:
     """With sinks, output and log-sum-exp are within their bounds, also where values are 1 and show the share."""
@@ -62,6 +63,7 @@ def test_a_sink_takes_its_share_of_the_weight(subject: Subject, problem: Problem
     hunts="NaN of -inf - -inf in the first maximum; an absent sink that counts as 0, which adds 1 to the row sum",
     needs=("sinks",),
     problems=lambda subject: problems(subject, needs=("sinks",), without=("empty",), sinks=drawn("absent")),
+    each_call=True,
 )
 def test_a_sink_of_minus_infinity_changes_nothing(subject: Subject, problem: Problem) -> None:
     """With sinks of minus infinity the answer is within the bounds of the problem without sinks."""
@@ -75,6 +77,7 @@ def test_a_sink_of_minus_infinity_changes_nothing(subject: Subject, problem: Pro
     problems=lambda subject: problems(
         subject, needs=("sinks",), without=("empty",), regimes=TELLING, sinks=drawn("high", "beyond", "low")
     ),
+    each_call=True,
 )
 def test_a_sink_far_from_the_scores_is_no_exception(subject: Subject, problem: Problem) -> None:
     """With sinks of about 20, 100 and -40, output and log-sum-exp are within their bounds."""
@@ -91,6 +94,7 @@ def test_a_sink_far_from_the_scores_is_no_exception(subject: Subject, problem: P
         mask=named(["all_hidden", "empty_first_rows", "empty_last_rows"]),
         sinks=drawn("normal", "zero", "spread", "some_absent"),
     ),
+    each_call=True,
 )
 def test_without_a_key_the_sink_has_all_the_weight(subject: Subject, problem: Problem) -> None:
     """A query that sees no key has the output 0 and its sink as log-sum-exp, whatever the convention for such rows."""
@@ -165,6 +169,7 @@ def test_a_sink_is_a_key_of_value_zero(subject: Subject, problem: Problem) -> No
         regimes=TELLING,
         sinks=drawn("normal", "zero"),
     ),
+    each_call=True,
 )
 def test_a_sink_is_not_moved_by_the_positions_of_keys(subject: Subject, problem: Problem) -> None:
     """With sinks and ALiBi, output and log-sum-exp of every row, not the first alone, are within their bounds."""
@@ -176,6 +181,7 @@ def test_a_sink_is_not_moved_by_the_positions_of_keys(subject: Subject, problem:
     hunts="a log-sum-exp without the term of the sink, or with it although the convention says otherwise",
     needs=("sinks", "lse"),
     problems=lambda subject: problems(subject, needs=("sinks",), without=("empty",), sinks=drawn("normal", "high")),
+    each_call=True,
 )
 def test_the_log_sum_exp_has_the_sink_as_the_convention_says(subject: Subject, problem: Problem) -> None:
     """The log-sum-exp is that of keys and sink, or of keys alone under ``sink_in_lse=False``."""

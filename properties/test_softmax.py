@@ -30,6 +30,7 @@ def constant_values(subject: Subject) -> SearchStrategy[Problem]:
     source="softmax(s + c) = softmax(s); log sum exp(s + c) = c + log sum exp(s)",
     hunts="padded columns of score 0 in the maximum, fill values of -1e4 or -5e4, exp without the maximum, +-88 limits",
     problems=shifted,
+    each_call=True,
 )
 def test_a_constant_added_to_all_scores_changes_nothing(subject: Subject, problem: Problem) -> None:
     """Scores moved by a constant, up to +-6e4, give the same output, and a log-sum-exp moved by it.
@@ -43,6 +44,7 @@ def test_a_constant_added_to_all_scores_changes_nothing(subject: Subject, proble
     source="sum_j P_ij = 1",
     hunts="phantom keys from zero padding, a row sum that differs from the weights used, a double rescale",
     problems=constant_values,
+    each_call=True,
 )
 def test_weights_sum_to_one(subject: Subject, problem: Problem) -> None:
     """With V = 1 every output is 1, as nearly as the contract allows."""

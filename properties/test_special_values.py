@@ -33,6 +33,7 @@ def rows_that_see(problem: Problem, b: int, g: int, j: int) -> np.ndarray:
     source="gradual underflow is an absolute error below the smallest normal number, which the bound contains",
     hunts="a division by a flushed quantity, a scale applied to operands that underflow",
     problems=lambda subject: of("tiny", "subnormal", "normal+v_tiny", "tiny+v_tiny", "rising+v_tiny", subject=subject),
+    each_call=True,
 )
 def test_subnormal_numbers_are_handled(subject: Subject, problem: Problem) -> None:
     """Scores and values at the lower end of the range cost no more than the bound's underflow terms."""
@@ -43,6 +44,7 @@ def test_subnormal_numbers_are_handled(subject: Subject, problem: Problem) -> No
     source="the bound's overflow domain: the sums of the declared arithmetic stay below the largest number",
     hunts="accumulators narrower than declared, sums taken before the division when their range does not allow it",
     problems=lambda subject: of("normal+v_huge", "uniform+v_huge", "one_hot+v_huge", "ties+v_wide", subject=subject),
+    each_call=True,
 )
 def test_huge_values_do_not_overflow(subject: Subject, problem: Problem) -> None:
     """Values whose sum over the keys stays below an eighth of the largest number give finite, accurate outputs."""
@@ -53,6 +55,7 @@ def test_huge_values_do_not_overflow(subject: Subject, problem: Problem) -> None
     source="the scaled score is in range; float16 holds no intermediate q.k above 65504",
     hunts="q.k accumulated or stored in float16 before the scale",
     problems=lambda subject: of("overflow_float16", "normal+v_one", "activations", subject=subject),
+    each_call=True,
 )
 def test_dot_products_beyond_float16_do_not_overflow(subject: Subject, problem: Problem) -> None:
     """abs(q.k) = 76800 is no reason for Inf or NaN in a kernel that declares that it accumulates scores in float32."""

@@ -23,6 +23,7 @@ def under(subject: Subject, regime: str, **fixed: Any) -> SearchStrategy[Problem
     source="softmax(0) is uniform over the visible keys",
     hunts="a wrong number of keys in the denominator: padding counted, a tile counted twice, a key lost",
     problems=lambda subject: under(subject, "uniform"),
+    each_call=True,
 )
 def test_equal_scores_give_the_mean_of_the_visible_values(subject: Subject, problem: Problem) -> None:
     """With q = 0 the output is the mean of the visible values, and the log-sum-exp the logarithm of their number."""
@@ -33,6 +34,7 @@ def test_equal_scores_give_the_mean_of_the_visible_values(subject: Subject, prob
     source="lim softmax(t s) for t to infinity is the indicator of the largest score",
     hunts="the leading key lost, in a tail tile, at a tile edge, or rescaled away by later tiles",
     problems=lambda subject: under(subject, "one_hot"),
+    each_call=True,
 )
 def test_one_dominant_key_gives_its_value(subject: Subject, problem: Problem) -> None:
     """If one score exceeds the others by 40, the output is that key's value."""
@@ -44,6 +46,7 @@ def test_one_dominant_key_gives_its_value(subject: Subject, problem: Problem) ->
     hunts="weights that do not cancel exactly against their own sum; the wrong key read where a mask leaves one",
     needs=("mask",),
     problems=lambda subject: problems(subject, needs=("mask",), without=("empty",), mask=named(["one_key"])),
+    each_call=True,
 )
 def test_one_visible_key_gives_its_value(subject: Subject, problem: Problem) -> None:
     """A query that sees one key gets that key's value, and its score as the log-sum-exp."""

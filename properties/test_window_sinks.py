@@ -78,6 +78,7 @@ def test_keys_between_sinks_and_window_change_nothing(subject: Subject, problem:
     hunts="sinks that are lost with a skipped tile, or pass the diagonal or the right edge; sinks of every tile",
     needs=NEEDS,
     problems=of_whole_sequences,
+    each_call=True,
 )
 def test_sinks_are_seen_past_the_left_edge_alone(subject: Subject, problem: Problem) -> None:
     """Attention with sinks is attention under the mask of the window, whose left edge leaves the first keys visible.
@@ -103,6 +104,7 @@ def test_sinks_are_seen_past_the_left_edge_alone(subject: Subject, problem: Prob
     hunts="sinks beyond the first tile, a fixed number of them, a window that shrinks by the sinks it has",
     needs=NEEDS,
     problems=with_sinks,
+    each_call=True,
 )
 def test_as_many_sinks_as_keys_take_the_left_edge_away(subject: Subject, problem: Problem) -> None:
     """If every key is a sink, or more sinks than keys are asked for, the window has no left edge."""
@@ -118,6 +120,7 @@ def test_as_many_sinks_as_keys_take_the_left_edge_away(subject: Subject, problem
     hunts="sinks that are tested after the chunk, and so are visible from every chunk",
     needs=(*NEEDS, "attention_chunk"),
     problems=beside_chunks,
+    each_call=True,
 )
 def test_the_edge_of_a_chunk_masks_sinks(subject: Subject, problem: Problem) -> None:
     """A query sees no sink outside the chunk of the key that it is aligned with, as if it were no sink."""

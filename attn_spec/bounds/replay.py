@@ -226,7 +226,7 @@ def quantised(
     codes_low, codes_high = _rounded(quantiser, t_low, -1), _rounded(quantiser, t_high, 1)
     middle = _rounded(quantiser, bits.nearest((low if exact else (low + high) / 2) / s, arithmetic), 0)
     middle = np.clip(middle, codes_low, codes_high)
-    radius = term("a code on the other side of a tie", np.maximum(codes_high - middle, middle - codes_low))
+    radius = np.maximum(codes_high - middle, middle - codes_low)
     empty = (most_high == 0) & (quantiser.scale is None)
     # Where the least magnitude may be 0, a scale is anything up to the largest, and codes with it.
     unclear = ~empty & (s_low < s_high / 2)
@@ -236,7 +236,7 @@ def quantised(
     codes = np.where(inside & ~unclear & ~unknown, middle, 0.0)
     radius = np.where(inside, np.where(unclear, quantiser.largest_code + 1, radius), 0.0)
     radius = np.where(unknown & there, np.inf, radius)
-    error = term("the scale of a block", np.where(s_high > s_low, np.maximum(s_high - s, s - s_low) / s, 0.0))
+    error = np.where(s_high > s_low, np.maximum(s_high - s, s - s_low) / s, 0.0)
     known = inside & ~unknown
     return Codes(
         np.nan_to_num(codes),

@@ -149,7 +149,7 @@ def _line(result: PropertyResult) -> list[str]:
     """Return the lines of the verdict on one property; none if it is not declared, or was not run."""
     of = [dtype for dtype, found in result.dtypes.items() if found.verdict is result.verdict]
     where = f", {', '.join(of)}" if result.verdict is not Verdict.HELD and len(of) < len(result.dtypes) else ""
-    line = f"  {result.verdict:<13}  {result.id}{where}{_remark(result)}{_measured(result)}"
+    line = f"  {result.verdict:<13}  {result.id}{where}{_remark(result)}{_quantisation(result)}{_measured(result)}"
     folded = result.verdict is Verdict.NOT_DECLARED or _message(result).startswith(NOT_RUN)
     looked_at = [f"{'':17}{dtype} {words}" for dtype, found in result.dtypes.items() for words in found.looked_at]
     return [] if folded else [_coloured(result.verdict, line), *looked_at]
@@ -207,6 +207,12 @@ def _remark(result: PropertyResult) -> str:
     what = "statistic/threshold" if result.false_alarm else "error/bound"
     otherwise = result.verdict is Verdict.REFUTED and max(ratios, default=0.0) <= 1
     return f"  worst {what} {max(ratios):.3g}" if ratios and not otherwise else ""
+
+
+def _quantisation(result: PropertyResult) -> str:
+    """Return the largest quantisation error at any dtype; empty text if the property measures none."""
+    shares = [found.quantisation for found in result.dtypes.values() if found.quantisation is not None]
+    return f", quantisation error up to {100 * max(shares):.3g} % of the output" if shares else ""
 
 
 def _measured(result: PropertyResult) -> str:

@@ -175,6 +175,9 @@ class Contract:
     gradients: str = "input"
     #: Quantisers of q, k and v, at most one each: what the kernel makes of these tensors before their products.
     quantisers: tuple[Quantiser, ...] = ()
+    #: Share of the output, in the 2-norm, that the quantisation error is promised to stay within on usual values; None
+    #: for no promise. It is a property of its own, apart from the bound of the kernel's arithmetic.
+    quantisation_within: float | None = None
     #: Contracts, any one of which may explain an answer in place of this one.
     alternatives: tuple[Contract, ...] = ()
     #: Words that a field allows in place of those of ``CHOICES``.
@@ -201,6 +204,16 @@ class Contract:
             raise ContractError(
                 "contract field quantisers must be a tuple of quantisers, at most one of each of q, k and v, not "
                 f"{self.quantisers!r}"
+            )
+        if self.quantisers and self.reference == "upper_bound":
+            raise ContractError(
+                'contract fields quantisers and reference="upper_bound" exclude each other: no theorem bounds a row by '
+                "the lengths of vectors that are quantised"
+            )
+        if any(other.quantisers != self.quantisers for other in self.alternatives):
+            raise ContractError(
+                "contract field alternatives has a contract with other quantisers; all of them must have the same, since "
+                "the truth is that of the numbers that quantisers leave"
             )
         if self.reference != "maximum" and not self.reference_range > 0:
             raise ContractError(
@@ -396,15 +409,15 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "float16_subnormals": ("kept", "flushed_on_entry", "flushed"),
     "exp_of_zero_is_one": (True, False),
 }
-_OPTIONAL = ("kv_tile", "summation_depth")
+_OPTIONAL = ("kv_tile", "summation_depth", "quantisation_within")
 _COUNTS = (
     *("multiplicand_pieces", "matrix_block", "inner_terms", "matrix_extra_bits", "lse_merges", "gradient_stores"),
-    *_OPTIONAL,
+    *("kv_tile", "summation_depth"),
 )
 _AT_LEAST: dict[str, float] = {
     **dict.fromkeys(("multiplicand_pieces", "matrix_block", "inner_terms", "kv_tile", "summation_depth"), 1),
     **dict.fromkeys(("exp_error", "log_error", "tanh_error", "sine_error", "reference_range", "reference_slack"), 0),
-    **dict.fromkeys(("lse_merges", "gradient_stores"), 0),
+    **dict.fromkeys(("lse_merges", "gradient_stores", "quantisation_within"), 0),
     "probability_scale": 1,
     # Fewer would leave an accumulator of float16 no bit at all.
     "matrix_extra_bits": -10,

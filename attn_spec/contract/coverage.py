@@ -38,10 +38,34 @@ class Silence:
 
     def words(self, contract: Contract) -> str:
         """Return a sentence with the field of a contract, the family of problems without a theorem, and the reason."""
-        said = f"{self.field}={getattr(contract, self.field)!r}"
+        value = getattr(contract, self.field)
+        said = f"{self.field}={'; '.join(map(str, value)) if self.field == 'quantisers' else repr(value)}"
         return f"a contract with {said} says nothing of {self.family} ({self.option}): {self.reason}"
 
 
+def _quantises(contract: Contract) -> bool:
+    return bool(contract.quantisers)
+
+
+def _quantises_tensor(name: str) -> Callable[[Contract], bool]:
+    return lambda contract: any(one.of == name for one in contract.quantisers)
+
+
+def _subtracts(contract: Contract) -> bool:
+    return any(one.subtracts for one in contract.quantisers)
+
+
+#: What options make of q, k and v before a quantiser, of which no theorem says where it comes.
+_BEFORE_QUANTISERS = {
+    "rotary": "operands that are rotated",
+    "score_weight": "bilinear scores",
+    "score_gamma": "cosines as scores",
+    "score_vector": "additive scores",
+    "query_projection": "a layer",
+    "feature_map": "linear attention",
+    "latent": "values that are columns of keys",
+    "states": "states without products",
+}
 SILENCES = (
     Silence(
         option="feature_map",
@@ -88,6 +112,44 @@ SILENCES = (
             beside=("q_descale", "k_descale"),
         )
         for option in ("rotary", "score_weight")
+    ),
+)
+
+
+SILENCES += tuple(
+    Silence(
+        option=option,
+        family=family,
+        field="quantisers",
+        unknown=_quantises,
+        reason="no theorem says what is quantised there",
+    )
+    for option, family in _BEFORE_QUANTISERS.items()
+)
+SILENCES += tuple(
+    Silence(
+        option=f"{name}_descale",
+        family=f"descales of {name}, which the quantiser makes itself",
+        field="quantisers",
+        unknown=_quantises_tensor(name),
+        reason="a quantiser's scales are the descales",
+    )
+    for name in "qkv"
+)
+SILENCES += (
+    Silence(
+        option="sinks",
+        family="attention sinks",
+        field="quantisers",
+        unknown=_subtracts,
+        reason="what is subtracted from keys moves their scores and not the sink's",
+    ),
+    Silence(
+        option="softcap",
+        family="capped scores",
+        field="quantisers",
+        unknown=_subtracts,
+        reason="what is subtracted from keys moves scores before the softcap bends them",
     ),
 )
 
@@ -142,6 +204,8 @@ def _too_large(contract: ResolvedContract) -> str:
 
 def silence_of_gradients(contract: Contract) -> str:
     """Return a sentence: why a contract, or an alternative of it, says nothing of gradients; empty if none does."""
+    if contract.quantisers:
+        return "a contract with quantisers says nothing of gradients: what is rounded to codes has none"
     scales = (one.probability_scale for one in _with_alternatives(contract))
     found = next((scale for scale in scales if scale != 1), None)
     if found is None:

@@ -26,6 +26,7 @@ from .backward import TiledGradients
 from .forward import TiledAttention
 from .layers import Layer, heads_contract
 from .operands import Operands, chooses_score
+from .quantisers import quantising
 from .scores import ADDED
 
 #: Options and abilities that an emulated kernel declares by default. Random kernels are drawn in this order.
@@ -96,7 +97,8 @@ def emulate(
             call = operands(contract, chosen, q, k, options)
             out, lse = steps(contract, chosen, *call(), call.repeated(v), **call.options)()
         else:
-            out, lse = steps(contract, chosen, q, k, v, **options)()
+            attend = quantising(steps) if contract.quantisers else steps
+            out, lse = attend(contract, chosen, q, k, v, **options)()
         results = {"output": TORCH.give(shown.presented("output", out, **given), contract.output)}
         if "lse" in arguments["supports"]:
             results["lse"] = TORCH.give(shown.presented("lse", lse, **given), contract.lse)

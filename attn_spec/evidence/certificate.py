@@ -135,6 +135,8 @@ class Finding(Model):
     measured: float | None = None
     #: Largest error / bound.
     ratio: Number | None
+    #: Largest quantisation error, as a share of the output in the 2-norm; null if the property measures none.
+    quantisation: float | None = None
     #: Id of the stored case.
     case: str | None
     message: str
@@ -270,6 +272,7 @@ def result_of(entry: dict[str, Any], rows: list[Row]) -> PropertyResult:
             discarded=row.discarded,
             measured=row.measured,
             ratio=None if row.ratio is None else Number.of(row.ratio),
+            quantisation=row.quantisation,
             case=row.case,
             message=row.message,
             readings=row.readings,

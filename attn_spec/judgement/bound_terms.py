@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attn_spec.bounds.intermediates import gradient_intermediates
+from attn_spec.bounds.replay import replayed
 from attn_spec.bounds.theorems import forward_bound, gradient_bound, gradient_evaluation_error
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.terms import met, struck
@@ -72,7 +73,7 @@ def largest_terms(allowed: Callable[[], float]) -> tuple[BoundTerm, ...]:
 def of_row(problem: Problem, reading: ResolvedContract, quantity: str, at: tuple[int, ...]) -> tuple[BoundTerm, ...]:
     """Return the largest terms of the bound of one element of "output" or "lse"; none if its query sees no key."""
     b, h, i, *column = at
-    entry = problem.take("B", [b])
+    entry = replayed(problem, reading).take("B", [b])
     layer = entry.projects
     one = (entry if layer else entry.head(h)).rows(np.array([i]))
     if one.empty_rows.any():

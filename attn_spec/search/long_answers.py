@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from attn_spec.bounds.replay import replayed
 from attn_spec.contract.presets import describe
 from attn_spec.contract.readings import readings_of
 from attn_spec.judgement import bound_terms
@@ -60,7 +61,7 @@ def assert_rows_of_long_answer(
     to explain them all.
     """
     judgement = judge_parts(
-        parts_of(problem, **answer),
+        parts_of(replayed(problem, subject.contract), **answer),
         subject.contract,
         sample=sample,
         memory=long_problems.MEMORY // 2,

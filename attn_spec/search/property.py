@@ -59,10 +59,24 @@ class Property:
     #: Function that lists recipes, by subject and seed, for a property that is checked on given problems. None for a
     #: property that is searched.
     recipes: Callable[[Subject, int], Sequence[Recipe]] | None = None
+    #: True if each answer is judged as that of its own call, or of one with equal q, k, v and sequences. Only such a
+    #: property holds of a kernel that quantises, whose numbers depend on all others of a block.
+    each_call: bool = False
 
     def applies_to(self, subject: Subject) -> bool:
         """Return whether the subject has the options that the property needs, and the property applies to it."""
-        return subject.supports(*self.needs) and not self.not_applicable(subject)
+        return subject.supports(*self.needs) and not self.reason_not_to_apply(subject)
+
+    def reason_not_to_apply(self, subject: Subject) -> str:
+        """Return why the property does not apply to the contract of a subject; an empty text if it does."""
+        if not self.each_call and quantises(subject):
+            return "it relates calls whose quantised numbers differ, since the kernel's contract has quantisers"
+        return self.not_applicable(subject)
+
+
+def quantises(subject: Subject) -> bool:
+    """Return whether the contract of a subject has quantisers."""
+    return bool(subject.contract.quantisers)
 
 
 class NotExamined(Exception):  # noqa: N818 -- a verdict that is missing, not an error of ours
@@ -119,6 +133,8 @@ class Observations:
     readings: set[str] = field(default_factory=set)
     #: Texts that say which part of an answer was judged, for answers that were judged in part.
     looked_at: list[str] = field(default_factory=list)
+    #: Largest quantisation error, as a share of the output; None if none was measured.
+    quantisation: float | None = None
     #: Number of elements that the contract covers.
     measured: int = 0
     #: Number of elements that a judgement was asked about.
@@ -160,6 +176,13 @@ def observe_measured(measured: int, asked: int) -> None:
         observations.asked += asked
 
 
+def observe_quantisation(share: float) -> None:
+    """Tell the search the quantisation error of a problem, as a share of its output."""
+    observations = _recording.get()
+    if observations is not None:
+        observations.quantisation = max(observations.quantisation or 0.0, share)
+
+
 def observe_sample(words: str) -> None:
     """Tell the search which part of an answer was judged."""
     observations = _recording.get()
@@ -191,11 +214,12 @@ def attention_property(
     not_applicable: Callable[[Subject], str] = lambda subject: "",
     false_alarm: float = 0.0,
     recipes: Callable[[Subject, int], Sequence[Recipe]] | None = None,
+    each_call: bool = False,
 ) -> Callable[[Check], Callable[..., None]]:
     """Make ``check(subject, problem)`` a property and a pytest test over the fixture ``subject``.
 
     ``problems`` returns the strategy to search, by default every problem that the kernel supports. ``not_applicable``,
-    ``recipes`` and ``false_alarm`` are fields of :class:`Property`. A property with a false alarm raises
+    ``recipes``, ``each_call`` and ``false_alarm`` are fields of :class:`Property`. A property with a false alarm raises
     :class:`Suspicion`, unless it is about chance itself.
     """
 
@@ -214,6 +238,7 @@ def attention_property(
             not_applicable=not_applicable,
             false_alarm=false_alarm,
             recipes=recipes,
+            each_call=each_call,
         )
         REGISTRY[made.id] = made
 

@@ -79,7 +79,7 @@ def search(
         else:
             why = f"the kernel does not declare {', '.join(missing)}"
         return replace(row, message=why, lacks=tuple(missing)), None
-    if reason := property_.not_applicable(subject):
+    if reason := property_.reason_not_to_apply(subject):
         return replace(row, message=reason), None
     if property_.recipes is not None and not subject.shapes:
         return replace(row, message=f"no shape was asked for, as --shape {EXAMPLE} asks for one"), None
@@ -89,6 +89,7 @@ def search(
     except NotTaken as error:
         return replace(row, message=str(error)), None
     seen = {"examples": hunt.examples, "discarded": hunt.discarded, "ratio": hunt.ratio, "measured": hunt.share}
+    seen["quantisation"] = hunt.quantisation
     row = replace(row, **seen, readings=tuple(sorted(hunt.readings)), looked_at=tuple(hunt.looked_at))
     if hunt.failure is None:
         return replace(row, **hunt.outcome_without_failure()), None
@@ -126,6 +127,8 @@ class _Search:
     ratio: float | None = None
     #: Readings of the contract that explained answers, if it leaves a choice.
     readings: set[str] = field(default_factory=set)
+    #: Largest quantisation error, as a share of the output; None if the property measures none.
+    quantisation: float | None = None
     #: Smallest problem found so far on which the check raised, and the error.
     failure: tuple[Problem, Exception] | None = None
     #: Error of the first problem on which the check raised.
@@ -303,6 +306,8 @@ class _Search:
         self.asked += observations.asked
         self.readings |= observations.readings
         self.looked_at += observations.looked_at
+        if observations.quantisation is not None and self.failure is None:
+            self.quantisation = max(self.quantisation or 0.0, observations.quantisation)
         for what, ratio in observations.ratios.items():
             self.ratio = max(self.ratio or 0.0, ratio)
             if math.isfinite(ratio) and not self.property_.false_alarm and self.property_.recipes is None:

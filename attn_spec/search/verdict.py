@@ -54,6 +54,8 @@ class Row:
     measured: float | None = None
     #: Largest error / bound; None if the property measures none.
     ratio: float | None = None
+    #: Largest quantisation error |o^ - o| / |o| of the problems; None if the property measures none.
+    quantisation: float | None = None
     #: Readings of the contract, in words, that explained the answers, if the contract leaves a choice.
     readings: tuple[str, ...] = ()
     #: Texts that say which part of an answer was judged, for answers that were judged in part.

@@ -146,7 +146,7 @@ def run(case: Case, call_limit: float, isolate: str = "never", kernel: str = "",
     needed = {*property_.needs, *case.problem.options()}
     if missing := sorted(option for option in needed if not subject.supports(option)):
         return Replay(2, f"{found.name} does not declare {', '.join(missing)}, which the case needs")
-    if reason := property_.not_applicable(subject):
+    if reason := property_.reason_not_to_apply(subject):
         return Replay(2, f"the property does not apply to {found.name}: {reason}")
     return _check(property_, subject, case.problem, page)
 

@@ -1,0 +1,184 @@
+"""Quantisers of a contract, executed: what a kernel makes of q, k and v before it attends to their codes.
+
+Each step is a seam: a mutant (``reports.proof.zoo``) is a subclass of :class:`QuantisingAttention` that overrides one
+step. The steps are written apart from the replay that judges them (``bounds.replay``).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.quantisers import Quantiser
+from attn_spec.kernels.frameworks.framework import of, values_of
+from attn_spec.numbers import bits
+
+from .arithmetic import Order
+from .forward import TiledAttention
+from .sequences import Sequences, sequences_of
+
+#: NumPy types of the arithmetic of quantisers.
+_TYPES: dict[str, Any] = {"float32": np.float32, "float64": np.float64}
+
+
+class Quantising:
+    """Steps of a kernel that quantises, ahead of those of an attention that it is mixed with."""
+
+    def __init__(self, contract: ResolvedContract, order: Order, q: Any, k: Any, v: Any, **options: Any) -> None:
+        given = {"q": q, "k": k, "v": v}
+        self.where = sequences_of(q.shape[2], k.shape[2], options)
+        #: What is subtracted from keys, [B, Hkv, 1, D], and its format; None if nothing is.
+        self.mean: np.ndarray | None = None
+        self.given_q = values_of(q)
+        made: dict[str, Any] = dict(options)
+        with np.errstate(all="ignore"):
+            for quantiser in contract.quantisers:
+                name = quantiser.of
+                x = bits.nearest(values_of(given[name]), quantiser.arithmetic)
+                if quantiser.subtracts:
+                    self.mean_dtype = of(k).dtype_of(k) if quantiser.mean_dtype == "input" else quantiser.mean_dtype
+                    self.mean = self.mean_of_keys(quantiser, x, order)
+                    x = bits.nearest(x - self.mean, self.mean_dtype)
+                scales = self.scales(quantiser, self.largest_of_blocks(quantiser, x))
+                given[name] = self.codes(quantiser, x, scales)
+                made[f"{name}_descale"] = self.scales_of_products(quantiser, scales)
+        super().__init__(contract, order, *given.values(), **made)  # type: ignore[call-arg]
+
+    # Quantisers
+
+    def counts(self, quantiser: Quantiser, length: int) -> np.ndarray:
+        """Return the tokens that a quantiser looks at, bool [B, 1, S, 1], or one for all batch entries."""
+        t = np.arange(length)[:, None]
+        if quantiser.over == "buffer":
+            return np.ones((1, 1, length, 1), dtype=bool)
+        first, end = self.ends(quantiser)
+        inside = np.asarray((first <= t) & (t < end))
+        return inside if inside.ndim == 4 else inside[None, None]
+
+    def ends(self, quantiser: Quantiser) -> tuple[Any, Any]:
+        """Return the first token of each sequence, and the end, integers [B, 1, 1, 1]."""
+        where: Sequences = self.where
+        return (0, where.used_queries) if quantiser.of == "q" else (where.first_keys, where.end_keys)
+
+    def mean_of_keys(self, quantiser: Quantiser, k: np.ndarray, order: Order) -> np.ndarray:
+        """Return the mean of the keys that count, [B, Hkv, 1, D], summed one by one in the quantiser's arithmetic."""
+        form, there = _TYPES[quantiser.arithmetic], self.counts(quantiser, k.shape[2])
+        visited = np.arange(k.shape[2])
+        if order.sums == "random":
+            visited = np.random.default_rng(order.seed).permutation(visited)
+        total = np.zeros((*k.shape[:2], k.shape[3]), dtype=form)
+        for j in visited:
+            total = total + np.where(there[:, :, j], k[:, :, j], 0.0).astype(form)
+        number = np.broadcast_to(there.sum(axis=2), (k.shape[0], 1, 1)).astype(form)
+        return bits.nearest((total / np.maximum(number, 1)).astype(np.float64), self.mean_dtype)[:, :, None]
+
+    def largest_of_blocks(self, quantiser: Quantiser, x: np.ndarray) -> np.ndarray:
+        """Return the largest magnitude of the block of each token, [B, H, S, 1]."""
+        size = np.where(self.counts(quantiser, x.shape[2]), np.abs(x), 0.0).max(axis=-1, keepdims=True, initial=0.0)
+        if quantiser.block == "tensor":
+            return np.full(size.shape, size.max(initial=0.0))
+        found = np.zeros(size.shape)
+        for b in range(len(x)):
+            block = self.block_of_tokens(quantiser, b, x.shape[2])
+            for number in dict.fromkeys(block.tolist()):
+                inside = block == number
+                found[b][:, inside] = size[b][:, inside].max(axis=1, keepdims=True, initial=0.0)
+        return found
+
+    def block_of_tokens(self, quantiser: Quantiser, entry: int, length: int) -> np.ndarray:
+        """Return a number for each token of a batch entry: tokens of one number share a scale."""
+        if not isinstance(quantiser.block, int):
+            return np.zeros(length, dtype=np.int64)
+        first, _ = self.ends(quantiser)
+        begins = np.ravel(first)[min(entry, np.size(first) - 1)] if quantiser.over == "sequence" else 0
+        t = np.arange(length) - begins
+        lane = t % quantiser.block // quantiser.lane_width % quantiser.lanes
+        return t // quantiser.block * quantiser.lanes + lane
+
+    def scales(self, quantiser: Quantiser, most: np.ndarray) -> np.ndarray:
+        """Return the scales of blocks from their largest magnitudes, [B, H, S, 1]."""
+        if quantiser.scale is not None:
+            return np.full(most.shape, bits.nearest(np.array(quantiser.scale), quantiser.scale_dtype))
+        form = _TYPES[quantiser.arithmetic]
+        s = most.astype(form) / form(quantiser.most) + form(quantiser.epsilon)
+        return bits.nearest(s.astype(np.float64), quantiser.scale_dtype)
+
+    def codes(self, quantiser: Quantiser, x: np.ndarray, scales: np.ndarray) -> np.ndarray:
+        """Return the codes of numbers, [B, H, S, D]; 0 of a block of zeros."""
+        return self.rounded_to_codes(quantiser, np.where(scales == 0, 0.0, self.quotient(quantiser, x, scales)))
+
+    def quotient(self, quantiser: Quantiser, x: np.ndarray, scales: np.ndarray) -> np.ndarray:
+        """Return numbers over their scales; times the reciprocal where the quantiser allows that error."""
+        form = _TYPES[quantiser.arithmetic]
+        x, s = x.astype(form), scales.astype(form)
+        return (x * (form(1) / s) if quantiser.division_error >= 2 else x / s).astype(np.float64)
+
+    def rounded_to_codes(self, quantiser: Quantiser, t: np.ndarray) -> np.ndarray:
+        """Return quotients as codes, which saturate."""
+        t = np.clip(t, -quantiser.largest_code, quantiser.largest_code)
+        if quantiser.format != "int8":
+            if quantiser.rounding == "toward_zero":
+                grid = bits.spacing(t, quantiser.format)
+                return np.trunc(t / grid) * grid
+            return bits.nearest(t, quantiser.format)
+        if quantiser.rounding == "add_half":
+            form = _TYPES[quantiser.arithmetic]
+            return np.trunc(t.astype(form) + np.copysign(form(0.5), t).astype(form)).astype(np.float64)
+        return {"nearest_even": np.rint, "nearest": lambda y: np.floor(y + 0.5), "toward_zero": np.trunc}[
+            quantiser.rounding
+        ](t)
+
+    def scales_of_products(self, quantiser: Quantiser, scales: np.ndarray) -> np.ndarray:  # noqa: ARG002 - a seam
+        """Return the scales that multiply products of codes."""
+        return scales
+
+    # Attention
+
+    def descales(self, name: str) -> Any:
+        """Return a descale for each query head and key of the tile, or each query, which has its own scale here."""
+        if name != "q_descale" or self.of("q") is None:
+            return super().descales(name)  # type: ignore[misc]
+        return self.held_descale(name, self.given_descales[name])  # type: ignore[attr-defined]
+
+    def of(self, name: str) -> Quantiser | None:
+        """Return the quantiser of a tensor; None if it has none."""
+        return next((one for one in self.c.quantisers if one.of == name), None)  # type: ignore[attr-defined]
+
+    def descaled_operands(self, q: Any, k: Any) -> tuple[Any, Any]:
+        """Return q, and k of the tile, times their scales if the kernel multiplies operands by them."""
+        me: Any = self
+        if not me.descales_operands:
+            return q, k
+        of_k = me.descales("k_descale").swapaxes(2, 3) if "k_descale" in me.given_descales else 1.0
+        of_q = me.descales("q_descale") if "q_descale" in me.given_descales else 1.0
+        found = [
+            me.convert(me.round(x * d, "score_accumulation"), "operands", "score_accumulation")
+            for x, d in ((q, of_q), (k, of_k))
+        ]
+        return found[0], found[1]
+
+    def __call__(self) -> tuple[Any, Any]:
+        """Return output and log-sum-exp; that of keys without their mean gets the product with it again."""
+        out, lse = super().__call__()  # type: ignore[misc]
+        return out, lse if self.mean is None else self.with_mean(lse)
+
+    def with_mean(self, lse: Any) -> Any:
+        """Return a log-sum-exp, and the scaled product of its query and the mean of keys."""
+        me: Any = self
+        mean = me.per_query_head(self.mean)
+        product = bits.nearest((self.given_q * mean).sum(axis=-1), self.mean_dtype)
+        scaled = bits.nearest(product * values_of(me.factor()), self.mean_dtype)
+        return me.convert(lse + scaled, "lse", "softmax")
+
+
+class QuantisingAttention(Quantising, TiledAttention):
+    """One call of a kernel that quantises, in tiles of keys."""
+
+
+@functools.lru_cache
+def quantising(steps: type[TiledAttention]) -> type[TiledAttention]:
+    """Return an attention that executes the quantisers of its contract first."""
+    return steps if issubclass(steps, Quantising) else type(f"Quantising{steps.__name__}", (Quantising, steps), {})
