@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attn_spec.contract.contract import Contract as Contract
+    from attn_spec.contract.quantisers import Quantiser as Quantiser
     from attn_spec.kernels.by_hand import run as run
     from attn_spec.kernels.by_hand import tensors as tensors
     from attn_spec.kernels.declaration import kernel as kernel
@@ -30,6 +31,7 @@ _HOMES = {
     "Conventions": "problem.conventions",
     "Kernel": "kernels.kernel",
     "Problem": "problem.problem",
+    "Quantiser": "contract.quantisers",
     "Recipe": "search.drawing.regimes",
     "assert_attention": "testing",
     "assert_attention_gradients": "testing",
@@ -45,6 +47,7 @@ __all__ = [
     "Conventions",
     "Kernel",
     "Problem",
+    "Quantiser",
     "Recipe",
     "assert_attention",
     "assert_attention_gradients",

@@ -25,7 +25,7 @@ import numpy as np
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.quantisers import Quantiser
 from attn_spec.contract.roundoff import gamma
-from attn_spec.contract.terms import term
+from attn_spec.contract.terms import guard, term
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.dtypes import simplified
@@ -50,7 +50,7 @@ class Replayed(Problem):
     q_radius: np.ndarray | None = None
     k_radius: np.ndarray | None = None
     v_radius: np.ndarray | None = None
-    #: Relative errors of scales, [B, Hq, S, 1].
+    #: Relative errors of scales, [B, Hq, S or 1, 1].
     q_scale_error: np.ndarray | None = None
     k_scale_error: np.ndarray | None = None
     v_scale_error: np.ndarray | None = None
@@ -76,24 +76,28 @@ class Replayed(Problem):
         return 0.0 if found is None else found.swapaxes(2, 3) if descale != "q_descale" else found
 
     def _taken(self, axis: str, index: np.ndarray, places: np.ndarray, **changes: Any) -> Replayed:
-        at = "BHQK".index(axis)
         for name in (one.name for one in fields(self) if one.name.endswith(("_radius", "_error", "_shift"))):
             x, own = getattr(self, name), "Q" if name[0] in "ql" else "K"
-            if x is not None and axis in ("B", "H", own):
-                changes[name] = np.take(x, places, min(at, 2))
-        if axis == "Q" and self.q_descale is not None:
+            of_heads = x is not None and name.endswith("scale_error") and x.shape[2] == 1
+            if x is not None and (axis in "BH" or (axis == own and not of_heads)):
+                changes[name] = np.take(x, places, min("BHQK".index(axis), 2))
+        if axis == "Q" and self.q_descale is not None and self.q_descale.shape[2] > 1:
             changes["q_descale"] = np.take(self.q_descale, index, 2)
         return super()._taken(axis, index, places, **changes)
 
 
 @dataclass(frozen=True)
 class Codes:
-    """Codes of a tensor [B, H, S, D], what is open of them, scales [B, H, S, 1] and their relative errors."""
+    """Codes of a tensor [B, H, S, D], what is open of them, scales [B, H, S, 1] and their relative errors.
+
+    ``inside`` says which tokens have a scale, [B, H, S, 1]; others have 1.
+    """
 
     codes: np.ndarray
     radius: np.ndarray
     scales: np.ndarray
     scale_error: np.ndarray
+    inside: np.ndarray
 
 
 @np.errstate(all="ignore")
@@ -118,8 +122,7 @@ def replayed(problem: Problem, contract: ResolvedContract) -> Problem:
         repeated: Callable[[np.ndarray], np.ndarray] = (lambda y: y) if name == "q" else problem.per_query_head
         made[name], radius = repeated(found.codes), repeated(found.radius)
         made[f"{name}_radius"] = radius if radius.any() else None
-        made[DESCALE_OF[name]] = repeated(found.scales)
-        error = repeated(found.scale_error)
+        made[DESCALE_OF[name]], error = (repeated(x) for x in _of_heads(quantiser, found))
         made[f"{name}_scale_error"] = error if error.any() else None
     for name, row in OPTIONS.items():  # each query head has a kv head of its own
         own = getattr(problem, name)
@@ -127,6 +130,18 @@ def replayed(problem: Problem, contract: ResolvedContract) -> Problem:
             made[name] = problem.per_query_head(own)
     made["dtypes"] = _dtypes(problem, contract.quantisers)
     return Replayed(**made)
+
+
+def _of_heads(quantiser: Quantiser, found: Codes) -> tuple[np.ndarray, np.ndarray]:
+    """Return scales and their errors, one for each head if all tokens of a head share one, [B, H, 1, 1].
+
+    A kernel may then multiply its finished output by a scale of values. Tokens that do not count have other numbers.
+    """
+    if isinstance(quantiser.block, int):
+        return found.scales, found.scale_error
+    scale = np.where(found.inside, found.scales, 0.0).max(axis=2, keepdims=True, initial=0.0)
+    error = np.where(found.inside, found.scale_error, 0.0).max(axis=2, keepdims=True, initial=0.0)
+    return np.where(scale == 0, 1.0, scale), error
 
 
 def _dtypes(problem: Problem, quantisers: tuple[Quantiser, ...]) -> Any:
@@ -185,7 +200,7 @@ def _shift(
 ) -> dict[str, np.ndarray]:
     """Return scale q.mean and the error that a kernel may make in it, [B, Hq, Sq].
 
-    D products are added, and the sum is stored. The scale and log2(e), each rounded twice with its product, multiply.
+    An error of infinity says that a product may overflow, and nothing is said of the row. D products are added, and the sum is stored. The scale and log2(e), each rounded twice with its product, multiply.
     """
     sigma, D = problem.scale_value, problem.head_dim
     of_heads, errors = (problem.per_query_head(x).swapaxes(2, 3) for x in (mean, off))
@@ -198,6 +213,9 @@ def _shift(
         + term("roundings of a query's product with the mean", rounded * size)
         + term("underflow of a query's product with the mean", (D + 3) * (work.eta + stored.smallest_normal))
     )
+    largest = min(stored.largest, contract.largest("score_accumulation", "softmax")) / 2
+    fits = np.maximum(size, size / (abs(sigma) or 1.0)) + error <= largest
+    error = np.where(guard("products with the mean of keys that overflow", fits, True), error, np.inf)
     return {"lse_shift": shift[..., 0], "lse_shift_error": error[..., 0]}
 
 
@@ -243,6 +261,7 @@ def quantised(
         np.where(np.isnan(radius), np.inf, radius),
         np.where(known, s, 1.0),
         np.where(known & ~unclear, error, 0.0),
+        known,
     )
 
 

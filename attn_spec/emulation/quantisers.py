@@ -44,7 +44,9 @@ class Quantising:
                     x = bits.nearest(x - self.mean, self.mean_dtype)
                 scales = self.scales(quantiser, self.largest_of_blocks(quantiser, x))
                 given[name] = self.codes(quantiser, x, scales)
-                made[f"{name}_descale"] = self.scales_of_products(quantiser, scales)
+                own = self.scales_of_products(quantiser, scales)
+                shared = not isinstance(quantiser.block, int) and own.shape[2] > 1
+                made[f"{name}_descale"] = own[:, :, :1] if shared else own
         super().__init__(contract, order, *given.values(), **made)  # type: ignore[call-arg]
 
     # Quantisers

@@ -64,6 +64,7 @@ from .random_options import (
     one_of,
     without_orphans,
 )
+from .random_quantisers import NOT_QUANTISED, drawn_quantisers, without_silent
 
 #: Dtypes, each repeated by its share: the truth for float64 is expensive, and its bounds are those of float32.
 _DTYPES = ("float32", "float16", "bfloat16") * 2 + ("float64",)
@@ -131,6 +132,8 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
         executes, declares = (_with(contract, backward_weights="stored") for contract in (executes, declares))
     cast, in_exponent = drawn_cast(np.random.default_rng([seed, 15]), executes, declares)
     executes, declares = (_with(contract, **cast) for contract in (executes, declares))
+    quantisers = {} if presentation else drawn_quantisers(np.random.default_rng([seed, 17]), executes)
+    executes, declares = (_with(contract, **quantisers) for contract in (executes, declares))
     executes = replace(executes, **worse)
     order = replace(order, bias_rounded=rounds, alibi_from=origin, dropout_on=raised, descales_first=folds)
     order = replace(order, matrix_on=one_of(for_matrix, ("keys", "queries")))
@@ -139,7 +142,7 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
     context = drawn_long_context(np.random.default_rng([seed, 12]))
     given: dict[str, Any] = {"dtypes": (dtype,), "contract": declares}
     if (apart := np.random.default_rng([seed, 5])).random() < 0.08 and presentation is None and not cast:
-        executes, declares = (_with(contract, **NO_SOFTMAX) for contract in (executes, declares))
+        executes, declares = (_with(contract, **NO_SOFTMAX, quantisers=()) for contract in (executes, declares))
         given |= {"contract": declares, "slowness": 2 * _slowness(executes, order)}
         kernel = linear_kernel(apart, f"random_{seed}", executes, order, beside=context, **given)
     else:
@@ -175,6 +178,8 @@ def _kernel(
     drawn = _presentation(rng, apart)
     presentation = presentation or drawn
     shown = PRESENTATIONS[presentation]
+    if executes.quantisers and not shown.carries.isdisjoint(NOT_QUANTISED):
+        presentation, shown = "BHSD", PRESENTATIONS["BHSD"]
     if "states" in shown.carries:
         conventions = replace(conventions, lse_base="e")
     one_head, of_all_heads = shown.of_one_head, {*named_by([projects]), "head_widths"}
@@ -186,7 +191,7 @@ def _kernel(
     beside = beside if _stores_rotated(shown, declared) else [name for name in beside if "rotary" not in name]
     said = (name for name in beside if shown.can_say(name) and not (one_head and name in of_all_heads))
     declared |= {
-        "supports": without_orphans((*supports, *said)),
+        "supports": without_orphans(without_silent((*supports, *said), declared["contract"])),
         "conventions": conventions,
         "head_dims": _head_dims(rng, shown),
         "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), _slowness(executes, order)),

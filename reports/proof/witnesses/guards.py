@@ -29,6 +29,7 @@ from attn_spec.search import hidden_keys
 from attn_spec.search.property import Refutation
 
 from .guards_domain import DOMAIN
+from .guards_quantisers import QUANTISERS
 
 NAN = float("nan")
 _FLOAT32 = FP32.at("float32")
@@ -233,4 +234,4 @@ _ROWS: dict[str, Callable[[], bool]] = {
     "what an enclosure leaves open refutes nothing": lambda: not _measured(1.5).outside.any(),
     "an error is counted from the far end of an enclosure": lambda: _measured(1.5).ratio > 2,
 }
-GUARDS = tuple(Guard(name=name, right=right) for name, right in (_ROWS | DOMAIN).items())
+GUARDS = tuple(Guard(name=name, right=right) for name, right in (_ROWS | DOMAIN | QUANTISERS).items())

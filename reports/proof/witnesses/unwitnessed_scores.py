@@ -33,6 +33,7 @@ SCORES: dict[str, tuple[Strike, ...]] = {
         "underflow of the sum of two",
         "underflow of what a log-sum-exp is moved by",
         "underflow of a log-sum-exp that is moved",
+        "underflow of a query's product with the mean",
     ),
     (
         "other roundings of the same stage accompany it in every kernel, and leave more of their room unused than "

@@ -1,0 +1,61 @@
+"""Quantisers of random kernels: of q and k, of v, or of all three, in blocks of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attn_spec.contract.contract import Contract
+from attn_spec.contract.coverage import silences
+from attn_spec.contract.quantisers import Quantiser
+from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.options import OPTIONS
+
+from .random_options import one_of
+
+#: Options of calls in a presentation that leave nothing to quantise.
+NOT_QUANTISED = {"states", "latent"}
+#: Share of kernels that quantise.
+SHARE = 0.15
+
+
+def drawn_quantisers(rng: np.random.Generator, executes: Contract) -> dict[str, Any]:
+    """Draw the quantisers of a kernel, and what it promises of their error; mostly none.
+
+    A contract whose reference bounds a row by the lengths of its vectors has none.
+    """
+    if rng.random() >= SHARE or executes.reference == "upper_bound":
+        return {}
+    of = one_of(rng, ("qk", "qk", "qk", "k", "kv", "qkv", "v"))
+    form = one_of(rng, ("int8", "int8", "float8_e4m3fn", "float8_e5m2"))
+    within = one_of(rng, (None, None, 100.0))
+    return {"quantisers": tuple(_drawn(rng, name, form) for name in of), "quantisation_within": within}
+
+
+def _drawn(rng: np.random.Generator, of: str, form: str) -> Quantiser:
+    ways = ("nearest_even", "nearest", "toward_zero", *(("add_half",) if form == "int8" else ()))
+    block = one_of(rng, (1, 3, 8, 16, "head", "head"))
+    return Quantiser(
+        of=of,
+        format=form,
+        block=block,
+        lanes=one_of(rng, (1, 1, 4)) if isinstance(block, int) else 1,
+        lane_width=one_of(rng, (1, 2)),
+        largest=one_of(rng, (None, None, 100.0)),
+        scale=one_of(rng, (None,) * 5 + (0.05,)),
+        epsilon=one_of(rng, (0.0, 0.0, 1e-7)),
+        scale_dtype=one_of(rng, ("float32", "float32", "float16", "bfloat16")),
+        division_error=one_of(rng, (0.0, 2.0, 4.0)),
+        rounding=one_of(rng, ways),
+        subtracts="mean_of_keys" if of == "k" and rng.random() < 0.5 else None,
+        mean_dtype=one_of(rng, ("float32", "input", "float16", "bfloat16")),
+    )
+
+
+def without_silent(names: Sequence[str], contract: Contract) -> list[str]:
+    """Return the options of which a contract with quantisers says something."""
+    silent = {silence.option for silence in silences(contract) if silence.field == "quantisers"}
+    owners = {name: (OPTIONS[name] if name in OPTIONS else ABILITIES[name]).of for name in names}
+    return [name for name in names if name not in silent and owners[name] not in silent]

@@ -1,0 +1,101 @@
+"""Quantisers that no kernel can have are refused, and so are contracts and declarations that contradict them."""
+
+from dataclasses import replace
+
+import pytest
+
+from attn_spec import Contract, Quantiser, kernel
+from attn_spec.contract.contract import ContractError
+from attn_spec.contract.coverage import says_nothing
+from attn_spec.contract.quantisers import QuantiserError
+from attn_spec.isolation.declared import declaration, told
+from attn_spec.kernels.kernel import KernelError
+from attn_spec.search.drawing.regimes import Recipe
+
+KEYS = Quantiser(of="k", block=64)
+SMOOTH = replace(KEYS, subtracts="mean_of_keys")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"of": "o"}, "quantiser field of must be one of ('q', 'k', 'v'), not 'o'"),
+        ({"format": "int4"}, "quantiser field format must be one of ('int8', "),
+        ({"block": 0}, 'block must be a number of tokens, 1 or more, "head" or "tensor", not 0'),
+        ({"block": True}, "block must be a number of tokens"),
+        ({"lanes": 1.5}, "lanes must be an integer, 1 or more, not 1.5"),
+        ({"lanes": 4}, "lanes divides blocks of a number of tokens; declare block="),
+        ({"rounding": "random"}, "rounding must be one of ('nearest_even', 'nearest', 'add_half', 'toward_zero')"),
+        ({"rounding": "add_half", "format": "float8_e5m2"}, "makes integers, and none of float8_e5m2"),
+        ({"largest": 128}, "largest must be at most 127, the largest code of int8, not 128"),
+        ({"scale": 0.0}, "scale must be finite, above 0, or None, not 0.0"),
+        ({"division_error": -1.0}, "division_error must be finite, 0 or more, not -1.0"),
+        ({"epsilon": float("nan")}, "epsilon must be finite, 0 or more, not nan"),
+        ({"of": "q", "subtracts": "mean_of_keys"}, 'subtracts="mean_of_keys" is one of k, not of q'),
+    ],
+)
+def test_a_field_that_no_kernel_can_have_is_refused(fields, text):
+    with pytest.raises(QuantiserError) as refused:
+        Quantiser(**{"of": "k"} | fields)
+
+    assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"quantisers": KEYS}, "must be a tuple of quantisers, at most one of each of q, k and v"),
+        ({"quantisers": (KEYS, SMOOTH)}, "at most one of each of q, k and v"),
+        ({"quantisers": ("k",)}, "must be a tuple of quantisers"),
+        ({"quantisers": (KEYS,), "reference": "upper_bound", "reference_range": 9.0}, "exclude each other"),
+        ({"quantisers": (KEYS,), "alternatives": (Contract(),)}, "all of them must have the same"),
+        ({"quantisation_within": -0.1}, "quantisation_within must be finite, 0 or more, not -0.1"),
+    ],
+)
+def test_a_contract_that_contradicts_itself_is_refused(fields, text):
+    with pytest.raises(ContractError, match="contract field") as refused:
+        Contract(**fields)
+
+    assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("quantiser", "supports", "text"),
+    [
+        (KEYS, ("rotary", "rotary_base", "rotary_dim"), "says nothing of operands that are rotated (rotary)"),
+        (KEYS, ("k_descale",), "a quantiser's scales are the descales"),
+        (SMOOTH, ("sinks",), "what is subtracted from keys moves their scores and not the sink's"),
+        (SMOOTH, ("softcap",), "before the softcap bends them"),
+        (KEYS, ("backward",), "a contract with quantisers says nothing of gradients"),
+    ],
+)
+def test_a_kernel_that_declares_what_no_theorem_knows_is_refused(quantiser, supports, text):
+    declared = kernel(framework="torch", dtypes=("float32",), contract=Contract(quantisers=(quantiser,)))
+
+    with pytest.raises(KernelError) as refused:
+        kernel(
+            framework="torch", dtypes=("float32",), contract=Contract(quantisers=(quantiser,)), supports=supports
+        )(lambda q, k, v, **options: q)
+    assert text in str(refused.value)
+    assert declared(lambda q, k, v: q).contract_declared("float32").quantisers == (quantiser,)
+
+
+def test_sinks_and_a_softcap_are_said_beside_keys_as_they_are():
+    problem = Recipe(sinks="normal@1H11", softcap=3.0).problem()
+
+    assert not says_nothing(Contract(quantisers=(KEYS,)), problem)
+    assert says_nothing(Contract(quantisers=(SMOOTH,)), problem)
+
+
+def test_an_isolated_kernel_keeps_its_quantisers():
+    @kernel(framework="torch", dtypes=("float32",), contract=Contract(quantisers=(SMOOTH,)))
+    def one(q, k, v):
+        return q
+
+    assert declaration(told(one, "one")).contract.quantisers == (SMOOTH,)
+
+
+def test_a_quantiser_is_described_in_words():
+    assert str(SMOOTH) == "k without the mean of keys in int8, a scale for 64 tokens"
+    assert str(Quantiser(of="q", block=32, lanes=8)) == "q in int8, a scale for 32 tokens in 8 lanes"
+    assert str(Quantiser(of="v", format="float8_e4m3fn")) == "v in float8_e4m3fn, a scale for a head"
