@@ -102,6 +102,21 @@ def _open_codes(forward: Intermediates, contract: ResolvedContract) -> OperandEr
     return OperandError(term("codes of queries at a tie", E_q), term("codes of keys at a tie", E_k), None, None)
 
 
+def codes_known(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
+    """Rows [.., Sq] of whose query something is known, and of all keys and values of its head, hidden ones too.
+
+    Nothing is known of a block with a number that is not finite. Its scale is then none, and 0 times it is NaN.
+    """
+    found = np.ones(forward.s.shape[:-1], dtype=bool)
+    if not isinstance(forward.problem, Replayed) or not contract.quantisers:
+        return found
+    for name in "qkv":
+        if (radius := forward.problem.radius(name)) is not None:
+            known = np.isfinite(radius).all(axis=-1)
+            found = found & (known if name == "q" else known.all(axis=-1, keepdims=True))
+    return found
+
+
 @memoized
 @np.errstate(all="ignore")
 def _operands(forward: Intermediates, contract: ResolvedContract) -> tuple[Approximation, Approximation]:

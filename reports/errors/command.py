@@ -118,6 +118,7 @@ def verdicts_of(path: Path) -> list[verdict.Row]:
             discarded=finding.discarded,
             measured=finding.measured,
             ratio=None if finding.ratio is None else float(finding.ratio.value),
+            quantisation=finding.quantisation,
             case=finding.case,
             message=finding.message,
             looked_at=finding.looked_at,

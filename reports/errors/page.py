@@ -19,7 +19,7 @@ from attn_spec.search.property import load_all
 from attn_spec.watching.tally import Tally
 
 from . import figures, svg, tables
-from .rows import PASSES, QUANTITIES, Row, cells, dtypes_of, kernels_of, place_of, worst_cases
+from .rows import PASSES, QUANTITIES, Row, cells, dtypes_of, kernels_of, place_of, quantised, worst_cases
 
 #: Mark of each verdict, readable without colour.
 MARKS = {"held": "✓", "refuted": "✗", "suspect": "!", "not declared": "\N{EN DASH}", "not exercised": "?"}
@@ -109,6 +109,7 @@ def _numbers(rows: Sequence[Row], verdicts: Sequence[verdict.Row]) -> dict[str, 
         "sections": {dtype: _panels(rows, kernels, dtype) for dtype in dtypes},
         "measured": {dtype: {row.kernel for row in rows if row.dtype == dtype} for dtype in dtypes},
         "worst_cases": cases,
+        "quantised": [(row, tables.in_percent(row)) for row in quantised(rows)],
         "replay": _replay(cases),
         "shares": _shares(rows),
         "failures": sum(1 for row in rows if row.failure),

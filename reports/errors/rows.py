@@ -92,6 +92,8 @@ class Row:
     failure: str = ""
     #: The conventions of the kernel that are not the usual ones, in words.
     conventions: str = ""
+    #: Largest quantisation error |o^ - o| / |o|, in the 2-norm, of the row's problems; NaN if nothing is quantised.
+    quantisation: float = math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +151,12 @@ def worst_cases(rows: Iterable[Row], limit: int = 16) -> list[Row]:
         if row.worst or row.failure:
             first.setdefault((row.kernel, row.dtype, row.quantity), row)
     return list(first.values())[:limit]
+
+
+def quantised(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows of outputs in every regime of kernels that quantise."""
+    of_regimes = (row for row in rows if row.quantity == "output" and row.sweep == "regime")
+    return [row for row in of_regimes if not math.isnan(row.quantisation)]
 
 
 def largest(values: Iterable[float]) -> float:

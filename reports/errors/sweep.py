@@ -16,6 +16,7 @@ import numpy as np
 from attn_spec.contract.presets import describe
 from attn_spec.judgement import measure
 from attn_spec.judgement.measure import Measurement
+from attn_spec.judgement.quantisation import quantisation_error
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.subject import Subject
@@ -146,14 +147,17 @@ def measured(point: Point) -> list[Row]:
     Raises :class:`attn_spec.kernels.limits.NotTaken` for problems beyond the kernel's limits.
     """
     found: dict[str, list[tuple[Recipe, Measurement]]] = {}
+    share, contract = math.nan, point.subject.contract
     for recipe in point.recipes:
         try:
-            measurements = judge(point.subject, recipe.problem())
+            measurements = judge(point.subject, problem := recipe.problem())
         except Misbehaviour as error:
             return [_row(point, "output", [], failure=f"{error} in {recipe!r}.problem()")]
         for one in measurements:
             found.setdefault(one.name, []).append((recipe, one))
-    return [_row(point, quantity, pool) for quantity, pool in found.items()]
+        if contract.quantisers:
+            share = float(np.fmax(share, quantisation_error(problem, contract)))
+    return [_row(point, quantity, pool, quantisation=share) for quantity, pool in found.items()]
 
 
 def judge(subject: Subject, problem: Problem) -> tuple[Measurement, ...]:
@@ -175,7 +179,13 @@ def _unusual(agreed: Conventions) -> str:
     return ", ".join(f"{name} {value}" for name, value in asdict(agreed).items() if value != usual[name])
 
 
-def _row(point: Point, quantity: str, pool: Sequence[tuple[Recipe, Measurement]], failure: str = "") -> Row:
+def _row(
+    point: Point,
+    quantity: str,
+    pool: Sequence[tuple[Recipe, Measurement]],
+    failure: str = "",
+    quantisation: float = math.nan,
+) -> Row:
     recipe = point.recipes[0]
     return Row(
         kernel=point.subject.kernel.name,
@@ -199,6 +209,7 @@ def _row(point: Point, quantity: str, pool: Sequence[tuple[Recipe, Measurement]]
         ratio=Spread.of(_pooled(pool, lambda one: one.ratios)),
         worst=_worst(pool),
         failure=failure,
+        quantisation=quantisation,
     )
 
 

@@ -11,7 +11,7 @@ from attn_spec.search.verdict import Row as VerdictRow
 from attn_spec.search.verdict import Verdict, count, denominator
 from attn_spec.watching.tally import Tally
 
-from .rows import QUANTITIES, Cell, Row, Spread, cells, dtypes_of, kernels_of, worst_cases
+from .rows import QUANTITIES, Cell, Row, Spread, cells, dtypes_of, kernels_of, quantised, worst_cases
 
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -68,6 +68,7 @@ def markdown(
     parts += [_power(powers)] if powers else []
     parts += [_watched(watched)] if watched else []
     parts += [_matrix(rows, quantity) for quantity in QUANTITIES if any(row.quantity == quantity for row in rows)]
+    parts += [_quantisation(found)] if (found := quantised(rows)) else []
     parts += [
         _distribution(cells(rows).values()),
         _worst(rows),
@@ -99,6 +100,21 @@ def _watched(tallies: Sequence[Tally]) -> str:
         lines.append([f"`{one.function}`", *counts, number(one.ratio), f"{len(one.refuted)}", "; ".join(one.unjudged)])
     header = ["function", "calls", "judged", "backward passes judged", "error / bound", "refuted", "not judged"]
     return f"## Watched calls\n\n{table(header, lines)}"
+
+
+def _quantisation(rows: Sequence[Row]) -> str:
+    """Return a section on the error of quantised numbers, apart from that of the arithmetic."""
+    lines = [
+        [f"`{row.kernel}`", row.dtype, row.regime, f"{number(100 * row.quantisation)} %", *in_percent(row)]
+        for row in rows
+    ]
+    header = ["kernel", "dtype", "regime", "quantisation error", "arithmetic error, median", "error / bound"]
+    return f"## Quantisation error, apart from arithmetic error\n\n{table(header, lines)}"
+
+
+def in_percent(row: Row) -> list[str]:
+    """Return the median error of the arithmetic relative to its truth, in percent, and the largest error / bound."""
+    return [f"{number(100 * row.relative.median)} %", number(row.ratio.max)]
 
 
 def _named(cell: Cell) -> str:

@@ -24,7 +24,7 @@ from attn_spec.bounds.forward.score_bounds import (
 )
 from attn_spec.bounds.forward.sink_bounds import above_maximum, below_maximum
 from attn_spec.bounds.intermediates import Intermediates, finite, memoized
-from attn_spec.bounds.operand_bounds import operand_error, unknown_keys, value_sizes
+from attn_spec.bounds.operand_bounds import codes_known, operand_error, unknown_keys, value_sizes
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.coverage import says_nothing
 from attn_spec.contract.products import output_sums
@@ -77,6 +77,7 @@ def numbers_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
     """Rows [.., Sq] whose constants, operands and scores fit their formats, those of hidden keys too."""
     return (
         guard("constants that fit", constants_fit(forward, contract), True)
+        & guard("blocks of which nothing is known", codes_known(forward, contract), True)
         & entries_fit(forward, contract)
         & guard("scores that overflow are outside the domain", scores_fit(forward, contract), True)
     )

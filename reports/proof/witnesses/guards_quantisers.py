@@ -114,9 +114,22 @@ def _mean_that_overflows() -> bool:
     return _held((smooth,), [512.0], [[512.0]], scale=1.0, lse=np.inf)
 
 
+def _block_of_infinity() -> bool:
+    """Judge NaN of a row that sees no key, beside a value whose scale is infinite."""
+    problem = Problem(
+        q=np.zeros((1, 1, 1, 1)),
+        k=np.zeros((1, 1, 1, 1)),
+        v=np.full((1, 1, 1, 1), np.inf),
+        mask=np.zeros((1, 1, 1, 1), dtype=bool),
+    )
+    contract = replace(FP32, quantisers=(_VALUES,)).at("float32")
+    return not measure.judge(problem, contract, output=np.full((1, 1, 1, 1), np.nan)).refuted
+
+
 #: Terms with such answers, by name.
 QUANTISERS: dict[str, Callable[[], bool]] = {
     "products with the mean of keys that overflow": _mean_that_overflows,
+    "blocks of which nothing is known": _block_of_infinity,
     "codes of keys at a tie": _other_key,
     "codes of queries at a tie": _other_query,
     "codes of values at a tie": _other_value,

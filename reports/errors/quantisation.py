@@ -1,0 +1,95 @@
+"""What a format of codes costs: the quantisation error of attention by format, block and regime, without a kernel.
+
+Run it as ``python -m attn_spec.reports.errors.quantisation``. It prints a table: for each format of k, or of q, k and
+v, and each number of tokens that share a scale, the error |o^ - o| / |o| in the 2-norm, as a median over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attn_spec.contract.presets import FUSED
+from attn_spec.contract.quantisers import Quantiser
+from attn_spec.judgement.analysis import Analysis
+from attn_spec.judgement.quantisation import quantisation_error
+from attn_spec.search.drawing.regimes import REGIMES, Recipe
+
+from .tables import number, table
+
+#: Formats of codes, and tokens that share a scale: each its own, a block, all of a head.
+FORMATS = ("int8", "float8_e4m3fn", "float8_e5m2")
+BLOCKS: tuple[int | str, ...] = (1, 64, "head")
+#: Tensors that are quantised: a cache of keys and values, or all inputs.
+TENSORS = ("kv", "qkv")
+#: Regimes of values as trained layers have them, or of scores from flat to steep.
+USUAL = ("normal", "activations", "large", "rising")
+#: Shape of each problem: one head, as many queries as a tile, and several blocks of keys.
+SHAPE = {"query_length": 16, "key_length": 256, "head_dim": 64, "value_dim": 64}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One way to quantise, and its error in each regime, as a share of the output."""
+
+    tensors: str
+    format: str
+    block: int | str
+    #: True if the mean of keys is subtracted first.
+    smooths: bool
+    errors: dict[str, float]
+
+
+def choices(regimes: Sequence[str], seeds: int) -> Iterator[Choice]:
+    """Yield every way to quantise, with its errors: the median of so many problems of each regime."""
+    recipes = {
+        regime: [Recipe(regime=regime, dtypes="float32", seed=seed, **SHAPE) for seed in range(seeds)]
+        for regime in regimes
+    }
+    known = {regime: [Analysis(recipe.problem()) for recipe in found] for regime, found in recipes.items()}
+    for tensors in TENSORS:
+        for form in FORMATS:
+            for block in BLOCKS:
+                for smooths in (False, True):
+                    one = [Quantiser(of=name, format=form, block=block, division_error=0.0) for name in tensors]
+                    made = [replace(x, subtracts="mean_of_keys") if smooths and x.of == "k" else x for x in one]
+                    contract = replace(FUSED, quantisers=tuple(made)).at("float32")
+                    errors = {
+                        regime: float(np.median([quantisation_error(each, contract) for each in found]))
+                        for regime, found in known.items()
+                    }
+                    yield Choice(tensors=tensors, format=form, block=block, smooths=smooths, errors=errors)
+
+
+def markdown(found: Sequence[Choice]) -> str:
+    """Return a Markdown table of the choices, errors in percent of the output."""
+    regimes = list(found[0].errors)
+    lines = [
+        [
+            ", ".join(one.tensors),
+            one.format,
+            str(one.block),
+            "yes" if one.smooths else "no",
+            *(number(100 * one.errors[regime]) for regime in regimes),
+        ]
+        for one in found
+    ]
+    return table(["quantised", "format", "tokens of a scale", "mean subtracted", *regimes], lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="Quantisation errors of attention, in percent of the output.")
+    parser.add_argument("--regimes", nargs="+", default=list(USUAL), choices=list(REGIMES), help="regimes of values")
+    parser.add_argument("--seeds", type=int, default=3, help="problems of each regime (default 3)")
+    chosen = parser.parse_args(arguments)
+    sys.stdout.write(markdown(list(choices(chosen.regimes, chosen.seeds))) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
