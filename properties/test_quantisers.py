@@ -59,7 +59,7 @@ def past_blocks(subject: Subject, regimes: tuple[str, ...] = TELLING, **fixed: A
     each_call=True,
 )
 def test_each_block_has_the_scale_of_its_own_largest_number(subject: Subject, problem: Problem) -> None:
-    """Where one token has numbers 32 times as large, the answer is that of the scale of each block by itself."""
+    """The answer is that of the scale of each block by itself, also where one token has numbers 32 times as large."""
     rng, changes = randomness(problem), {}
     for quantiser in subject.contract.quantisers:
         x, name = getattr(problem, quantiser.of).copy(), quantiser.of
@@ -119,7 +119,7 @@ def without_ties(subject: Subject) -> str:
     each_call=True,
 )
 def test_halves_are_rounded_as_declared(subject: Subject, problem: Problem) -> None:
-    """Where quotients lie halfway between two codes, the answer is that of the code that the contract declares."""
+    """The answer is that of the codes that the contract declares, where quotients lie halfway between two codes."""
     changed = problem.replace(**at_ties(subject, problem))
     assert_within_bound(subject, changed, subject(changed))
 

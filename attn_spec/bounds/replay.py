@@ -46,7 +46,7 @@ class Replayed(Problem):
     not validated. Arrays of None are 0.
     """
 
-    #: What is open of the codes, [B, Hq, S, D], by the name of the tensor.
+    #: Radii of the codes [B, Hq, S, D]: how far a kernel's may lie from those of the replay.
     q_radius: np.ndarray | None = None
     k_radius: np.ndarray | None = None
     v_radius: np.ndarray | None = None
@@ -54,7 +54,7 @@ class Replayed(Problem):
     q_scale_error: np.ndarray | None = None
     k_scale_error: np.ndarray | None = None
     v_scale_error: np.ndarray | None = None
-    #: What the kernel adds to the log-sum-exp of its scores, and the error of that, [B, Hq, Sq].
+    #: Number that the kernel adds to the log-sum-exp of its scores, and its error, [B, Hq, Sq].
     lse_shift: np.ndarray | None = None
     lse_shift_error: np.ndarray | None = None
     #: Codes and scales are those of no dtype of a tensor, and are left as they are.

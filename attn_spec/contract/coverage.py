@@ -55,7 +55,7 @@ def _subtracts(contract: Contract) -> bool:
     return any(one.subtracts for one in contract.quantisers)
 
 
-#: What options make of q, k and v before a quantiser, of which no theorem says where it comes.
+#: Options that make something of q, k or v of which no theorem says whether it precedes a quantiser.
 _BEFORE_QUANTISERS = {
     "rotary": "operands that are rotated",
     "score_weight": "bilinear scores",

@@ -23,7 +23,7 @@ class QuantiserError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Quantiser:
-    """What a kernel does to one of q, k and v before their products. Each field is a promise."""
+    """Steps by which a kernel makes codes of q, k or v before their products. Each field is a promise."""
 
     #: Tensor that is quantised: "q", "k" or "v".
     of: str
@@ -55,7 +55,7 @@ class Quantiser:
     #: Rounding of a quotient to a code: "nearest_even"; "nearest", with ties on either side; "add_half", a sum with 1/2
     #: of its sign, which is rounded and then cut; or "toward_zero".
     rounding: str = "nearest_even"
-    #: What is subtracted from keys first: nothing, or the "mean_of_keys" of their head, which moves all scores of a row
+    #: Vector that is subtracted from keys first: none, or the "mean_of_keys" of their head. It moves all scores of a row
     #: alike. The kernel adds the query's product with it to the log-sum-exp.
     subtracts: str | None = None
     #: Format of the mean, of keys without it, and of its product with a query: one of its name, or "input".

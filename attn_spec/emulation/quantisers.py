@@ -30,7 +30,7 @@ class Quantising:
     def __init__(self, contract: ResolvedContract, order: Order, q: Any, k: Any, v: Any, **options: Any) -> None:
         given = {"q": q, "k": k, "v": v}
         self.where = sequences_of(q.shape[2], k.shape[2], options)
-        #: What is subtracted from keys, [B, Hkv, 1, D], and its format; None if nothing is.
+        #: Mean that is subtracted from keys, [B, Hkv, 1, D]; None if nothing is.
         self.mean: np.ndarray | None = None
         self.given_q = values_of(q)
         made: dict[str, Any] = dict(options)
@@ -162,10 +162,10 @@ class Quantising:
         ]
         return found[0], found[1]
 
-    def __call__(self) -> tuple[Any, Any]:
-        """Return output and log-sum-exp; that of keys without their mean gets the product with it again."""
-        out, lse = super().__call__()  # type: ignore[misc]
-        return out, lse if self.mean is None else self.with_mean(lse)
+    def moved_back(self, lse: Any) -> Any:
+        """Return the log-sum-exp of the definition's scores, of keys that have their mean again."""
+        lse = super().moved_back(lse)  # type: ignore[misc]
+        return lse if self.mean is None else self.with_mean(lse)
 
     def with_mean(self, lse: Any) -> Any:
         """Return a log-sum-exp, and the scaled product of its query and the mean of keys."""

@@ -1,4 +1,4 @@
-"""What a format of codes costs: the quantisation error of attention by format, block and regime, without a kernel.
+"""The price of a format of codes: quantisation errors of attention by format, block and regime, without a kernel.
 
 Run it as ``python -m attn_spec.reports.errors.quantisation``. It prints a table: for each format of k, or of q, k and
 v, and each number of tokens that share a scale, the error |o^ - o| / |o| in the 2-norm, as a median over seeds.
