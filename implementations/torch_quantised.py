@@ -60,7 +60,7 @@ def int8_blocks(
     **by_position: Any,
 ) -> tuple[Tensor, Tensor]:
     """Attend to the codes of queries, and of keys without their mean."""
-    (Hq, Sq, D), Sk, group = q.shape[1:], k.shape[2], q.shape[1] // k.shape[1]
+    (Sq, D), Sk, group = q.shape[2:], k.shape[2], q.shape[1] // k.shape[1]
     scale = 1 / math.sqrt(D) if scale is None else scale
     mean = k.float().sum(2, keepdim=True) / max(Sk, 1)
     (codes_q, scale_q), (codes_k, scale_k) = quantised(q.float(), QUERY_BLOCK), quantised(k.float() - mean, KEY_BLOCK)

@@ -128,7 +128,8 @@ def counts_the_buffer(subject: Subject) -> str:
     """Return why the property of padding does not apply; empty if scales and means are of each sequence alone."""
     if reason := without_quantisers(subject):
         return reason
-    return "a quantiser counts all of the buffer" if any(one.over == "buffer" for one in subject.contract.quantisers) else ""
+    counts_all = any(one.over == "buffer" for one in subject.contract.quantisers)
+    return "a quantiser counts all of the buffer" if counts_all else ""
 
 
 @attention_property(

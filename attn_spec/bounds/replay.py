@@ -200,7 +200,8 @@ def _shift(
 ) -> dict[str, np.ndarray]:
     """Return scale q.mean and the error that a kernel may make in it, [B, Hq, Sq].
 
-    An error of infinity says that a product may overflow, and nothing is said of the row. D products are added, and the sum is stored. The scale and log2(e), each rounded twice with its product, multiply.
+    D products are added, and the sum is stored. The scale and log2(e), each rounded twice with its product, multiply.
+    An error of infinity says that a product may overflow, and nothing is said of the row.
     """
     sigma, D = problem.scale_value, problem.head_dim
     of_heads, errors = (problem.per_query_head(x).swapaxes(2, 3) for x in (mean, off))
@@ -220,9 +221,7 @@ def _shift(
 
 
 @np.errstate(all="ignore")
-def quantised(
-    quantiser: Quantiser, low: np.ndarray, high: np.ndarray, there: np.ndarray, first: np.ndarray
-) -> Codes:
+def quantised(quantiser: Quantiser, low: np.ndarray, high: np.ndarray, there: np.ndarray, first: np.ndarray) -> Codes:
     """Return the codes of numbers that lie between ``low`` and ``high``, [B, H, S, D].
 
     ``there`` says which tokens count, [B, 1, S, 1], and ``first`` where blocks start, [B]. A block of numbers that are
@@ -238,9 +237,7 @@ def quantised(
     off = term("the quotient of a number and its scale", quantiser.division_error * u + (0.0 if exact else _FLOAT64))
     below, above = low / np.where(low < 0, s_low, s_high), high / np.where(high < 0, s_high, s_low)
     arithmetic = quantiser.arithmetic
-    t_low, t_high = (
-        bits.nearest(t + sign * off * np.abs(t), arithmetic) for t, sign in ((below, -1), (above, 1))
-    )
+    t_low, t_high = (bits.nearest(t + sign * off * np.abs(t), arithmetic) for t, sign in ((below, -1), (above, 1)))
     codes_low, codes_high = _rounded(quantiser, t_low, -1), _rounded(quantiser, t_high, 1)
     middle = _rounded(quantiser, bits.nearest((low if exact else (low + high) / 2) / s, arithmetic), 0)
     middle = np.clip(middle, codes_low, codes_high)

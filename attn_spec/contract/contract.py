@@ -198,23 +198,7 @@ class Contract:
             isinstance(contract, Contract) for contract in self.alternatives
         ):
             raise ContractError(f"contract field alternatives must be a tuple of contracts, not {self.alternatives!r}")
-        given = self.quantisers if isinstance(self.quantisers, tuple) else (self.quantisers,)
-        of = {one.of for one in given if isinstance(one, Quantiser)}
-        if given is not self.quantisers or len(of) != len(given):
-            raise ContractError(
-                "contract field quantisers must be a tuple of quantisers, at most one of each of q, k and v, not "
-                f"{self.quantisers!r}"
-            )
-        if self.quantisers and self.reference == "upper_bound":
-            raise ContractError(
-                'contract fields quantisers and reference="upper_bound" exclude each other: no theorem bounds a row by '
-                "the lengths of vectors that are quantised"
-            )
-        if any(other.quantisers != self.quantisers for other in self.alternatives):
-            raise ContractError(
-                "contract field alternatives has a contract with other quantisers; all of them must have the same, since "
-                "the truth is that of the numbers that quantisers leave"
-            )
+        self._check_quantisers()
         if self.reference != "maximum" and not self.reference_range > 0:
             raise ContractError(
                 f"contract field reference={self.reference!r} needs reference_range, how far that may lie from the "
@@ -230,6 +214,26 @@ class Contract:
             raise ContractError(
                 f"contract field exp_error must be below 2**{bits}, not {self.exp_error!r}: it counts units of "
                 f"2**-{bits}, and of an exponential that is off by 100 % no bound is left"
+            )
+
+    def _check_quantisers(self) -> None:
+        """Raise :class:`ContractError` for quantisers of one tensor twice, or beside what no theorem knows."""
+        given = self.quantisers if isinstance(self.quantisers, tuple) else (self.quantisers,)
+        of = {one.of for one in given if isinstance(one, Quantiser)}
+        if given is not self.quantisers or len(of) != len(given):
+            raise ContractError(
+                "contract field quantisers must be a tuple of quantisers, at most one of each of q, k and v, not "
+                f"{self.quantisers!r}"
+            )
+        if self.quantisers and self.reference == "upper_bound":
+            raise ContractError(
+                'contract fields quantisers and reference="upper_bound" exclude each other: no theorem bounds a row by '
+                "the lengths of vectors that are quantised"
+            )
+        if any(other.quantisers != self.quantisers for other in self.alternatives):
+            raise ContractError(
+                "contract field alternatives has a contract with other quantisers; all of them must have the same, "
+                "since the truth is that of the numbers that quantisers leave"
             )
 
     def at(self, dtype: str) -> ResolvedContract:

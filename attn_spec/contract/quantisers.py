@@ -55,8 +55,8 @@ class Quantiser:
     #: Rounding of a quotient to a code: "nearest_even"; "nearest", with ties on either side; "add_half", a sum with 1/2
     #: of its sign, which is rounded and then cut; or "toward_zero".
     rounding: str = "nearest_even"
-    #: Vector that is subtracted from keys first: none, or the "mean_of_keys" of their head. It moves all scores of a row
-    #: alike. The kernel adds the query's product with it to the log-sum-exp.
+    #: Vector that is subtracted from keys first: none, or the "mean_of_keys" of their head. It moves all scores of a
+    #: row alike. The kernel adds the query's product with it to the log-sum-exp.
     subtracts: str | None = None
     #: Format of the mean, of keys without it, and of its product with a query: one of its name, or "input".
     mean_dtype: str = "float32"
@@ -77,6 +77,10 @@ class Quantiser:
                 )
         for name, least in (("division_error", 0.0), ("epsilon", 0.0), ("scale", None), ("largest", None)):
             self._check_number(name, least)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raise :class:`QuantiserError` for fields that contradict one another."""
         if self.largest is not None and self.largest > self.largest_code:
             raise QuantiserError(
                 f"quantiser field largest must be at most {self.largest_code:g}, the largest code of {self.format}, "
@@ -93,8 +97,8 @@ class Quantiser:
         value = getattr(self, name)
         if value is None and least is None:
             return
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not is_number or value < (least or 0.0) or (least is None and value == 0):
+        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+        if not (math.isfinite(number) and (number > 0 if least is None else number >= least)):
             wanted = "above 0, or None" if least is None else f"{least:g} or more"
             raise QuantiserError(f"quantiser field {name} must be finite, {wanted}, not {value!r}")
 

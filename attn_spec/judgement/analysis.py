@@ -68,8 +68,10 @@ class Analysis:
     @np.errstate(all="ignore")
     def truth_and_bound(self, contract: ResolvedContract) -> tuple[Truth, ForwardBound]:
         """Return the truth and the bound under a contract, the truth sharp enough for the bound."""
+        if (known := self.replay(contract)) is not self:
+            return known.truth_and_bound(contract)
         if contract not in self._found:
-            self._found[contract] = self.replay(contract)._truth_and_bound(contract)
+            self._found[contract] = self._truth_and_bound(contract)
         return self._found[contract]
 
     def replay(self, contract: ResolvedContract) -> Analysis:
@@ -104,13 +106,12 @@ def with_mean_of_keys(
     The query's product with the mean is added, and the sum is rounded once. Float64 finds the product to 2^-40 of its
     error in float32, which is counted there.
     """
-    assert problem.lse_shift is not None and problem.lse_shift_error is not None
+    assert problem.lse_shift is not None
+    assert problem.lse_shift_error is not None
     L, final = truth["lse"], contract.stages.lse
     value = L.value + problem.lse_shift
     size = np.where(np.isfinite(value), np.abs(value), 0.0)
-    of_sum = (
-        gamma((final.u, 1)) * (size + bound.allowed["lse"] + problem.lse_shift_error) + final.eta
-    )
+    of_sum = gamma((final.u, 1)) * (size + bound.allowed["lse"] + problem.lse_shift_error) + final.eta
     allowed = (
         bound.allowed["lse"]
         + problem.lse_shift_error

@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ TENSORS = ("kv", "qkv")
 #: Regimes of values as trained layers have them, or of scores from flat to steep.
 USUAL = ("normal", "activations", "large", "rising")
 #: Shape of each problem: one head, as many queries as a tile, and several blocks of keys.
-SHAPE = {"query_length": 16, "key_length": 256, "head_dim": 64, "value_dim": 64}
+SHAPE: dict[str, Any] = {"query_length": 16, "key_length": 256, "head_dim": 64, "value_dim": 64}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,9 +73,9 @@ def test_a_kernel_that_declares_what_no_theorem_knows_is_refused(quantiser, supp
     declared = kernel(framework="torch", dtypes=("float32",), contract=Contract(quantisers=(quantiser,)))
 
     with pytest.raises(KernelError) as refused:
-        kernel(
-            framework="torch", dtypes=("float32",), contract=Contract(quantisers=(quantiser,)), supports=supports
-        )(lambda q, k, v, **options: q)
+        kernel(framework="torch", dtypes=("float32",), contract=Contract(quantisers=(quantiser,)), supports=supports)(
+            lambda q, k, v, **options: q
+        )
     assert text in str(refused.value)
     assert declared(lambda q, k, v: q).contract_declared("float32").quantisers == (quantiser,)
 

@@ -40,7 +40,7 @@ def _held(
     contract = replace(FP32, quantisers=quantisers, lse=answer.pop("stored", "float32")).at("float32")
     problem = Problem(q=queries, k=keys, v=values, scale=scale)
     shapes = {"output": (1, 1, 1, 1), "lse": (1, 1, 1)}
-    found = {name: np.full(shapes[name], value) for name, value in answer.items()}
+    found: dict[str, Any] = {name: np.full(shapes[name], value) for name, value in answer.items()}
     return not measure.judge(problem, contract, **found).refuted
 
 
@@ -103,9 +103,7 @@ def _product_with_the_mean() -> bool:
 def _sum_with_the_mean() -> bool:
     """Judge a log-sum-exp in half, which is stored before the product with the mean is added, and after."""
     fixed = Quantiser(of="k", scale=0.25, division_error=0.0, subtracts="mean_of_keys")
-    return _held(
-        (fixed,), [1.0], [[16.0], [-15.0]], scale=1.0, stored="float16", lse=16.0 * (1 + 1.9 * 2.0**-11)
-    )
+    return _held((fixed,), [1.0], [[16.0], [-15.0]], scale=1.0, stored="float16", lse=16.0 * (1 + 1.9 * 2.0**-11))
 
 
 def _mean_that_overflows() -> bool:

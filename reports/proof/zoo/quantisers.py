@@ -73,7 +73,7 @@ class ScaleOfTheNextHead(QuantisingAttention):
 class ScaleStoredInHalf(QuantisingAttention):
     """The scales that multiply products are rounded to float16; quotients have them before."""
 
-    def scales_of_products(self, quantiser: Quantiser, scales: np.ndarray) -> np.ndarray:
+    def scales_of_products(self, quantiser: Quantiser, scales: np.ndarray) -> np.ndarray:  # noqa: ARG002
         return bits.nearest(scales, "float16")
 
 
@@ -81,7 +81,7 @@ class ScaleStoredInHalf(QuantisingAttention):
 class CodesCut(QuantisingAttention):
     """Quotients are cut to integers."""
 
-    def rounded_to_codes(self, quantiser: Quantiser, t: np.ndarray) -> np.ndarray:
+    def rounded_to_codes(self, quantiser: Quantiser, t: np.ndarray) -> np.ndarray:  # noqa: ARG002
         return np.trunc(np.clip(t, -127, 127))
 
 
@@ -89,7 +89,7 @@ class CodesCut(QuantisingAttention):
 class TiesAwayFromZero(QuantisingAttention):
     """Ties of quotients are rounded away from zero."""
 
-    def rounded_to_codes(self, quantiser: Quantiser, t: np.ndarray) -> np.ndarray:
+    def rounded_to_codes(self, quantiser: Quantiser, t: np.ndarray) -> np.ndarray:  # noqa: ARG002
         return np.trunc(np.clip(t, -127, 127) + np.copysign(0.5, t))
 
 
@@ -100,7 +100,7 @@ class ScaleBy128(QuantisingAttention):
     def scales(self, quantiser: Quantiser, most: np.ndarray) -> np.ndarray:
         return bits.nearest(most / 128, quantiser.scale_dtype)
 
-    def rounded_to_codes(self, quantiser: Quantiser, t: np.ndarray) -> np.ndarray:
+    def rounded_to_codes(self, quantiser: Quantiser, t: np.ndarray) -> np.ndarray:  # noqa: ARG002
         return np.clip(np.rint(t), -128, 127)
 
 
@@ -149,7 +149,7 @@ class MeanOfTheNextHead(QuantisingAttention):
 class MeanNotSubtracted(QuantisingAttention):
     """Nothing is subtracted from the keys, nor added to the log-sum-exp."""
 
-    def mean_of_keys(self, quantiser: Quantiser, k: np.ndarray, order: Order) -> np.ndarray:
+    def mean_of_keys(self, quantiser: Quantiser, k: np.ndarray, order: Order) -> np.ndarray:  # noqa: ARG002
         return np.zeros((*k.shape[:2], 1, k.shape[3]))
 
 
