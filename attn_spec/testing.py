@@ -40,7 +40,7 @@ from attn_spec.kernels.call import Call, CallError, answered, call_errors, dtype
 from attn_spec.kernels.gradient_call import pulled
 from attn_spec.kernels.other_calls import AsGiven, GradientsAsGiven, other_calls
 from attn_spec.kernels.signatures.reading import Reading, read
-from attn_spec.numbers.formats import FORMATS
+from attn_spec.numbers.formats import EIGHT_BITS, FORMATS
 from attn_spec.problem.conventions import OF_ANSWERS, Conventions, of_call
 from attn_spec.problem.dtypes import has_eight_bits
 from attn_spec.problem.options.option_fields import is_number
@@ -208,6 +208,8 @@ def assert_attention_gradients(
         if conventions.empty_row != "zero":
             given.check_rows(memory)
         dtypes = {name: dtype_of(name, x) for name, x in (("output", given.cotangent), *given.found.items())}
+        if "o_scale" in made.options or dtypes["output"] in EIGHT_BITS:
+            raise CallError("no gradients beside o_scale, or an output of 8 bits, are judged; judge the output alone")
         if has_eight_bits(made.dtype):
             raise CallError(f"no gradients of inputs of 8 bits, {made.dtype}, are judged; judge the output alone")
         declared = UNDECLARED if contract is None else as_contract(contract)

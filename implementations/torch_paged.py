@@ -2,14 +2,18 @@
 
 Key j of sequence b is in the page block_table[b, j // size], at the place j % size. Pages are gathered, and what lies
 behind the last key in its page is left out before anything is computed.
+
+``eight_bits`` reads a cache of float8_e4m3fn, and writes its output in that format, divided by a scale.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attn_spec import kernel
+from attn_spec.contract.presets import FUSED
 
 from .torch_packed import OPTIONS, descales_of_entry, of_entry, spans
 from .torch_tiled import CONTRACTS, DESCALES, SHAPES, Scores, online_softmax
@@ -50,8 +54,25 @@ def attention(
     The output is [Tq, Hq, Dv]. Descales are [B, Hkv]. The largest lengths have no influence.
     """
     del max_seqlen_q, max_seqlen_k
+    placed = {"cu_seqlens_q": cu_seqlens_q, "block_table": block_table, "seqused_k": seqused_k}
+    return each_sequence(q, k, v, **placed, alibi_slopes=alibi_slopes, sinks=sinks, **options)
+
+
+def each_sequence(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens_q: Tensor,
+    block_table: Tensor,
+    seqused_k: Tensor,
+    alibi_slopes: Tensor | None,
+    sinks: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Return out [Tq, Hq, Dv] in the dtype of the values, and lse [Hq, Tq], one sequence after the other."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    out, lse = q.new_empty(*q.shape[:2], v.shape[-1]), q.new_empty(q.shape[1], len(q), dtype=wide)
+    out, lse = v.new_empty(*q.shape[:2], v.shape[-1]), q.new_empty(q.shape[1], len(q), dtype=wide)
     for entry, (rows, length) in enumerate(zip(spans(cu_seqlens_q), seqused_k.tolist(), strict=True)):
         keys, values = (gathered(cache, block_table[entry], length) for cache in (k, v))
         queries = q[rows].transpose(0, 1)[None]
@@ -98,3 +119,32 @@ def quantized(
         scores = Scores(q[rows].transpose(0, 1)[None], keys, None, **options | scales)
         out[rows] = online_softmax(scores, values, None)[0][0].transpose(0, 1)
     return out
+
+
+@kernel(
+    framework="torch",
+    dtypes=({"q": "bfloat16", "kv": "float8_e4m3fn"},),
+    contract=replace(FUSED, output="float8_e4m3fn", output_overflow="saturates"),
+    supports=(*OPTIONS, *SHAPES, "lse", "o_scale"),
+    option_dtypes={"o_scale": "float32"},
+    conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread", "table_tail": "any"},
+    presentation="paged",
+)
+def eight_bits(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    o_scale: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Attend as :func:`attention` to caches of float8_e4m3fn; the output is divided by ``o_scale``, and saturates."""
+    del max_seqlen_q, max_seqlen_k
+    out, lse = each_sequence(q, k.to(q.dtype), v.float(), alibi_slopes=alibi_slopes, sinks=sinks, **options)
+    scaled = out if o_scale is None else out / o_scale.reshape(())
+    largest = torch.finfo(torch.float8_e4m3fn).max
+    return scaled.clamp(-largest, largest).to(torch.float8_e4m3fn), lse

@@ -151,16 +151,17 @@ def assert_output_scaled(
 ) -> None:
     """Raise :class:`Refutation` unless the changed problem has exactly ``factor`` times the output and the same LSE.
 
-    Outputs below the smallest normal number are left out when they are scaled. ``rows`` are compared; None is all. Rows
-    that the subject's conventions leave open are not compared.
+    Outputs that are stored below the smallest normal number, or above the largest when they are scaled, are left out
+    then. ``rows`` are compared; None is all. Rows that the subject's conventions leave open are not compared.
     """
     before, after = subject(problem), subject(changed)
     if not compares_bits(subject):
         assert_within_bound(subject, changed, after)
         return
-    smallest = subject.contract.format("output").smallest_normal
+    stored, unit = subject.contract.format("output"), 1.0 if problem.o_scale is None else problem.o_scale
     old, new = before["output"], after["output"]
-    speaks = (np.abs(old) >= smallest) | np.isnan(old) | (abs(factor) == 1)
+    normal = (np.abs(old) >= unit * stored.smallest_normal) & (np.abs(factor * old) < unit * stored.largest)
+    speaks = normal | np.isnan(old) | (abs(factor) == 1)
     expected, got = (np.where(speaks, x, 0.0) for x in (factor * old, new))
     decided = decided_rows(subject, problem)
     compared = decided if rows is None else rows & decided

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
 
 #: Options that the formulas here evaluate, see ``problem.handled``.
-HANDLES = (*known_to(REALS), "dropout_keep", "dropout_p", "feature_epsilon", "sinks", "v_descale")
+HANDLES = (*known_to(REALS), "dropout_keep", "dropout_p", "feature_epsilon", "o_scale", "sinks", "v_descale")
 #: Arrays by batch entry and query head.
 PerHead = dict[tuple[int, ...], np.ndarray]
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
 
 #: Options that the formulas here evaluate, see ``problem.handled``.
-HANDLES = (*known_to(BALLS), "dropout_keep", "dropout_p", "feature_epsilon", "sinks", "v_descale")
+HANDLES = (*known_to(BALLS), "dropout_keep", "dropout_p", "feature_epsilon", "o_scale", "sinks", "v_descale")
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,7 +49,7 @@ from attn_spec.problem.handled import not_handled
 from attn_spec.problem.problem import Problem
 
 #: Options that the formulas here evaluate, see ``problem.handled``.
-HANDLES = (*known_to(DOUBLE_DOUBLES, slopes=True), "dropout_keep", "dropout_p", "sinks")
+HANDLES = (*known_to(DOUBLE_DOUBLES, slopes=True), "dropout_keep", "dropout_p", "o_scale", "sinks")
 
 #: Pairs of a query and a key that are looked at at a time: arrays of 8 MiB, of which there are at most 40.
 PAIRS = 2**20

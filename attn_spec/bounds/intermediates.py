@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 _FLOAT64 = FP64.at("float64")
 #: Options that the formulas of attention, and of its gradients, evaluate here, see ``problem.handled``.
-HANDLES = (*known_to(FLOATS), "dropout_keep", "dropout_p", "feature_epsilon", "sinks", "v_descale")
+HANDLES = (*known_to(FLOATS), "dropout_keep", "dropout_p", "feature_epsilon", "o_scale", "sinks", "v_descale")
 GRADIENTS_HANDLE = (
     *known_to(FLOATS, slopes=True),
     "dropout_keep",

@@ -48,6 +48,7 @@ from attn_spec.chance.rounding_model import (
 )
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.readings import readings, readings_of
+from attn_spec.numbers.formats import EIGHT_BITS
 from attn_spec.problem.handled import not_handled
 
 #: Options of problems that the tests are valid for, see ``problem.handled``.
@@ -101,7 +102,7 @@ def _outside_model(contract: ResolvedContract) -> str:
     unknown = (
         contract.multiplicand_pieces > 1 or contract.inner_accumulation or contract.normalize == "every_tile" or apart
     )
-    unknown = unknown or contract.probability_scale != 1
+    unknown = unknown or contract.probability_scale != 1 or contract.output in EIGHT_BITS
     if unknown or contract.reference != "maximum":
         return "its contract has roundings that the model does not know"
     if most_terms(contract) < FEWEST_KEYS:

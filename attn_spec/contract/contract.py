@@ -23,7 +23,7 @@ from attn_spec.contract.quantisers import Quantiser
 from attn_spec.contract.stages import Stage, Stages
 from attn_spec.contract.stages import stage as made_stage
 from attn_spec.contract.terms import guard, remembered, state, term
-from attn_spec.numbers.formats import DTYPES, EIGHT_BITS, FORMATS, Format, narrowest
+from attn_spec.numbers.formats import DTYPES, EIGHT_BITS, FORMATS, INPUT_DTYPES, Format, narrowest
 from attn_spec.problem.dtypes import input_dtypes
 
 
@@ -128,8 +128,11 @@ class Contract:
     row_sum_of: str = "uncast"
     #: Format the products p.v are accumulated in.
     output_accumulation: str = "work"
-    #: Dtype of the output, and of its cotangent.
+    #: Dtype of the output, and of its cotangent. Of queries of 8 bits another one must be declared.
     output: str = "input"
+    #: Cast of an output, divided by ``o_scale``, above the largest number of its dtype: "saturates" at that number; or
+    #: "leaves" the dtype for an infinity or NaN, so that rows with such an output are not in the domain.
+    output_overflow: str = "leaves"
     #: Rounding of every operation outside matrix units: "nearest", or "toward_zero" (twice the unit roundoff).
     rounding: str = "nearest"
     #: "flushed": results below the smallest normal of float32, tf32, bfloat16 may become 0. "kept": never.
@@ -248,10 +251,10 @@ class Contract:
             values["multiplicands"] = narrowest(*inputs).name
         if inputs[0] in EIGHT_BITS and self.output == "input":
             raise ContractError(
-                f"contract field output is the dtype of q, {inputs[0]}, in which there are no outputs; declare another"
+                f"contract field output is by default the dtype of q, {inputs[0]}, of 8 bits; declare the output's own"
             )
         if inputs[0] in EIGHT_BITS and self.gradients == "input":
-            values["gradients"] = self.output
+            values["gradients"] = "work" if self.output in EIGHT_BITS else self.output
         values |= {stage: words.get(values[stage], values[stage]) for stage in STAGES}
         alternatives = tuple(other.at(dtype) for other in self.alternatives)
         return ResolvedContract(**{**values, "alternatives": alternatives})
@@ -389,7 +392,8 @@ STAGES = (
 #: Words that each field allows that is one of several words.
 CHOICES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(STAGES, (*FORMATS, "input", "work")),
-    **dict.fromkeys(("output", "gradients"), (*DTYPES, "input", "work")),
+    "output": (*INPUT_DTYPES, "input", "work"),
+    "gradients": (*DTYPES, "input", "work"),
     "weight_gradients": (*FORMATS, "input", "work", "either"),
     "inner_accumulation": (*FORMATS, "input", "work", None),
     "entry_rounding": ("nearest", "toward_zero", None),
@@ -403,7 +407,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "sink_reference": ("keys", "maximum"),
     "normalize": ("after_product", "before_product", "every_tile", "by_lse"),
     "merging": ("weighted", "difference"),
-    "overflow": ("saturates", "leaves"),
+    **dict.fromkeys(("overflow", "output_overflow"), ("saturates", "leaves")),
     "row_sum_of": ("cast", "uncast", "either"),
     "backward_weights": ("recomputed", "stored", "either"),
     "delta": ("output", "probabilities", "either"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_spec.contract.contract import Contract, ResolvedContract
+from attn_spec.numbers.formats import EIGHT_BITS
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
@@ -87,6 +88,20 @@ SILENCES = (
         field="probability_scale",
         unknown=lambda contract: contract.probability_scale != 1,
         reason="its weights may be of any size",
+    ),
+    *(
+        Silence(
+            option=option,
+            family=family,
+            field=field,
+            unknown=unknown,
+            reason="no theorem of their outputs knows a cast to 8 bits, or one that saturates",
+        )
+        for option, family in (("feature_map", "linear attention"), ("query_projection", "layers"))
+        for field, unknown in (
+            ("output", lambda contract: contract.output in EIGHT_BITS),
+            ("output_overflow", lambda contract: contract.output_overflow == "saturates"),
+        )
     ),
     Silence(
         option="score_vector",
@@ -206,14 +221,19 @@ def silence_of_gradients(contract: Contract) -> str:
     """Return a sentence: why a contract, or an alternative of it, says nothing of gradients; empty if none does."""
     if contract.quantisers:
         return "a contract with quantisers says nothing of gradients: what is rounded to codes has none"
-    scales = (one.probability_scale for one in _with_alternatives(contract))
-    found = next((scale for scale in scales if scale != 1), None)
-    if found is None:
-        return ""
-    return (
-        f"a contract with probability_scale={found!r} says nothing of gradients: no theorem of a backward pass "
-        "knows such a scale"
-    )
+    for one in _with_alternatives(contract):
+        if one.probability_scale != 1:
+            blamed, unknown = f"probability_scale={one.probability_scale!r}", "such a scale"
+        elif one.output in EIGHT_BITS:
+            blamed, unknown = f"output={one.output!r}", "an output of 8 bits"
+        elif one.output_overflow == "saturates":
+            blamed, unknown = "output_overflow='saturates'", "an output that saturates"
+        else:
+            continue
+        return (
+            f"a contract with {blamed} says nothing of gradients: no theorem of a backward pass knows {unknown}"
+        )
+    return ""
 
 
 def silences(contract: Contract) -> list[Silence]:

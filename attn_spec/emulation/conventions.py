@@ -82,7 +82,7 @@ class _Varied(TiledAttention if TYPE_CHECKING else object):
         """Return the output of this arithmetic when all scores are 0."""
         steps = steps_of(self.c, self.order)  # without sinks: rows that have one get no mean
         tensors, dropped = (np.zeros(self.q.shape), np.zeros(self.k.shape), self.v), self.dropout_options()
-        return steps(self.c, self.order, *tensors, **dropped)()[0]
+        return steps(self.c, self.order, *tensors, **dropped, o_scale=self.given_descales.get("o_scale"))()[0]
 
     def log_sum_exp(self, m: np.ndarray, l: np.ndarray) -> np.ndarray:
         lse = super().log_sum_exp(m, l)

@@ -33,7 +33,7 @@ class Descales(MatrixProducts):
         #: Descales by option.
         self.given_descales: dict[str, np.ndarray] = {
             name: np.asarray(values_of(options[name]), dtype=np.float64)
-            for name in FACTORS
+            for name in (*FACTORS, "o_scale")
             if options.get(name) is not None
         }
 
@@ -117,6 +117,34 @@ class Descales(MatrixProducts):
             return o
         d = self.held_descale("v_descale", self.per_query_head(self.read_descale("v_descale")))
         return self.times(o, d, "softmax")
+
+    def stored_output(self, o: Any, source: str) -> Any:
+        """Return the normalized output as it is stored: descaled, divided by its own scale, and rounded once more.
+
+        ``source`` is the stage that rounded it last.
+        """
+        scaled = self.scaled_output(self.descaled_output(o))
+        return self.convert(self.held_output(scaled), "output", source if scaled is o else "softmax")
+
+    def scaled_output(self, o: Any) -> Any:
+        """Return an output divided by its scale, or times the reciprocal of that; itself without a scale."""
+        if "o_scale" not in self.given_descales:
+            return o
+        d = self.output_scale()
+        if self.order.divides:
+            return self.round(o / d, "softmax")
+        return self.times(o, self.constant(1 / d, stage="softmax"), "softmax")
+
+    def output_scale(self) -> float:
+        """Return the scale of the output."""
+        return float(self.given_descales["o_scale"].reshape(-1)[0])
+
+    def held_output(self, o: Any) -> Any:
+        """Return an output before its cast, within the numbers of its dtype if the cast saturates."""
+        if self.c.output_overflow != "saturates":
+            return o
+        largest = self.c.format("output").largest
+        return self.xp.where(o > largest, largest, self.xp.where(o < -largest, -largest, o))
 
     def descaled_value_gradient(self, dv: Any) -> Any:
         """Return dV [B, Hkv, Sk, Dv] from its sums over queries, times the descale if no weight had that factor."""

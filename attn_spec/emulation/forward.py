@@ -251,9 +251,9 @@ class TiledAttention(Dropout):
     def finish_unscaled(self, acc: Any, l: Any) -> Any:
         """Return acc / l, or acc if the weights were normalized already."""
         if self.c.normalize != "after_product":
-            return self.convert(self.descaled_output(self.raised(acc, "output")), "output", "output_accumulation")
+            return self.stored_output(self.raised(acc, "output"), "output_accumulation")
         acc = self.divide(self.convert(acc, "softmax", "output_accumulation"), self.nonzero(l))
-        return self.convert(self.descaled_output(self.raised(acc, "output")), "output", "softmax")
+        return self.stored_output(self.raised(acc, "output"), "softmax")
 
     def log_sum_exp(self, m: Any, l: Any) -> Any:
         """Return the log-sum-exp as it is handed over."""

@@ -37,7 +37,7 @@ TIES = tuple(name for name, row in OPTIONS.items() if row.kind == TIE)
 #: Options that the steps here and in ``dropout`` evaluate, and the scores of pairs that ``operands`` makes of others.
 HANDLES = (
     *("causal", "causal_alignment", "window", "window_sinks", "attention_chunk", "mask", *EXECUTED, "pair_scores"),
-    *("dropout_keep", "dropout_p", "dropout_seed", "sinks", "v_descale"),
+    *("dropout_keep", "dropout_p", "dropout_seed", "o_scale", "sinks", "v_descale"),
     *TIES,
     *LENGTHS,
 )
@@ -47,7 +47,7 @@ class Scores(Descales):
     """The scores of one call. Arrays are [B, Hq, Sq, ..]; scores of a tile are [B, Hq, Sq, tile]."""
 
     def __init__(self, contract: ResolvedContract, order: Order, q: Any, k: Any, v: Any, **options: Any) -> None:
-        super().__init__(contract, order, **{name: options.get(name) for name in FACTORS})
+        super().__init__(contract, order, **{name: options.get(name) for name in (*FACTORS, "o_scale")})
         refuse([name for name, x in options.items() if name not in HANDLES and x is not None], type(self).__name__)
         self.q, self.k, self.v = (self.read(tensor) for tensor in (q, k, v))
         self.Sq, self.D = self.q.shape[2:]

@@ -26,7 +26,7 @@ class SinkFactor(TiledAttention):
             L = self.natural_lse(m, l)[..., None]
             out = self.round(value * self.factor_beside(z, L), "softmax")
             lse = self.moved_back(self.joined_lse(z, L)[..., 0])
-            return self.convert(self.descaled_output(self.raised(out, "output")), "output", "softmax"), lse
+            return self.stored_output(self.raised(out, "output"), "softmax"), lse
 
     def factor_beside(self, z: Any, L: Any) -> Any:
         """Return 1 / (1 + exp(z - L)), the share of the keys in the row sum."""

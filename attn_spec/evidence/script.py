@@ -53,6 +53,7 @@ def write(case: Case, property_: Property, subject: Subject, path: Path) -> Path
 
 def source(case: Case, property_: Property, subject: Subject, calls: list[Call]) -> str:
     """Return the text of the script."""
+    unit = _unit(case)
     facts = {
         "id": case.id,
         "statement": _in_docstring(property_.statement),
@@ -63,8 +64,9 @@ def source(case: Case, property_: Property, subject: Subject, calls: list[Call])
         "take": textwrap.indent(subject.framework.script_takes, "    "),
         "differentiate": textwrap.indent(subject.framework.script_differentiates, "    "),
         "device": subject.device,
-        "worst_call": ", ".join(map(str, _worst_call(case.worst, subject.presentation, calls))),
+        "worst_call": ", ".join(map(str, _worst_call(case.worst, subject.presentation, calls, unit))),
         "worst": pprint.pformat(_plain(case.worst), sort_dicts=False) if case.worst else "None",
+        "unit": repr(unit),
         "calls": ",\n".join(_call(call) for call in calls),
         "promised": _by_call(calls, "promised"),
         "allowed": _by_call(calls, "allowed"),
@@ -82,8 +84,14 @@ def _plain(worst: WorstElement) -> dict[str, Any]:
     return {name: value for name, value in asdict(worst).items() if name != "bound_terms"}
 
 
+def _unit(case: Case) -> float:
+    """Return the factor of stored numbers of the worst element's quantity: the scale of an output, else 1."""
+    d = case.problem.o_scale
+    return 1.0 if d is None or case.worst is None or case.worst.quantity != "output" else float(d.item())
+
+
 def _worst_call(
-    worst: WorstElement | None, shown: Presentation, calls: list[Call]
+    worst: WorstElement | None, shown: Presentation, calls: list[Call], unit: float
 ) -> tuple[int, int, tuple[int, ...]] | tuple[None, None, None]:
     """Return the number of the last call that returned the worst element, the part of its result, and the index there.
 
@@ -95,7 +103,7 @@ def _worst_call(
     for number, call in reversed(list(enumerate(calls))):
         part = _part_of(worst.quantity, call)
         place = None if part is None else _place(worst, shown, call, part)
-        if part is not None and place is not None and float(call.parts[part][place]).hex() == worst.got:
+        if part is not None and place is not None and (unit * float(call.parts[part][place])).hex() == worst.got:
             return number, part, place
     return None, None, None
 

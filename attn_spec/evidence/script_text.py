@@ -58,6 +58,8 @@ DEVICE = "$device"
 # hexadecimal floats; WORST has the index in [batch, head, ..], whatever the tensor's order of axes.
 WORST_CALL, WORST_PART, PLACE = $worst_call
 WORST = $worst
+# Factor of the numbers of that tensor: 1, or the scale of the output.
+UNIT = $unit
 
 
 '''
@@ -135,7 +137,7 @@ for number, (function, digest, tensors, *others) in enumerate(CALLS):
     seen = [*parts, *(tensors[place] for place in promised)]
     repeated &= hashlib.sha256(b"".join(values(x).tobytes() for x in seen)).hexdigest()[:16] == digest
     if number == WORST_CALL:
-        got = float(values(parts[WORST_PART])[PLACE])
+        got = UNIT * float(values(parts[WORST_PART])[PLACE])
         truth, radius, allowed = (float.fromhex(WORST[name]) for name in ("truth", "radius", "allowed"))
         print(f"  {WORST['quantity']}{list(WORST['index'])} is {got!r}")
         print(f"  the truth is {truth!r} +- {radius:.3g}; allowed error {allowed:.3g}")

@@ -19,7 +19,7 @@ from attn_spec.contract.roundoff import gamma
 from attn_spec.contract.terms import remembered, state, term
 from attn_spec.judgement.oracle import GradientOracle, Oracle
 from attn_spec.problem.options import OPTIONS
-from attn_spec.problem.options.option import CHOICE, WEIGHT
+from attn_spec.problem.options.option import CHOICE, OUTPUT, WEIGHT
 from attn_spec.problem.problem import Problem
 
 #: Fraction of the allowed error below which the oracle's radius stays.
@@ -55,7 +55,7 @@ class Analysis:
 
         No option but dropout is used. A layer stays a layer, without the bias that would make its queries other than 0.
         """
-        stay = {name for name, row in OPTIONS.items() if OPTIONS.get(row.of, row).kind in (CHOICE, WEIGHT)}
+        stay = {name for name, row in OPTIONS.items() if OPTIONS.get(row.of, row).kind in (CHOICE, OUTPUT, WEIGHT)}
         stay |= {name for name, row in OPTIONS.items() if row.projects_values} - {"query_projection_bias"}
         plain = {name: row.off for name, row in OPTIONS.items() if name not in stay}
         return Analysis(self.problem.replace(q=np.zeros(self.problem.q.shape), **plain))

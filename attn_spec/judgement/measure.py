@@ -42,6 +42,8 @@ class Measurement:
     measured: np.ndarray
     #: True for elements that some contract may cover: all except rows whose answer no convention decides.
     asked: np.ndarray
+    #: Factor of stored numbers: the scale of an output, else 1.
+    unit: float = 1.0
 
     @property
     def silent(self) -> int:
@@ -52,7 +54,7 @@ class Measurement:
     @np.errstate(all="ignore")
     def ulps(self) -> np.ndarray:
         """Error in units of the spacing of ``dtype`` at the truth."""
-        return self.error / bits.spacing(self.truth.value, self.dtype)
+        return self.error / (self.unit * bits.spacing(self.truth.value / self.unit, self.dtype))
 
     @property
     @np.errstate(all="ignore")
@@ -177,6 +179,7 @@ def _judge(
     truth, bound = known.truth_and_bound(contract)
     there = problem.there
     if output is not None:
+        unit = 1.0 if problem.o_scale is None else float(problem.o_scale.item())
         expected, allowed, inside = _with_empty_rows(known, contract, truth["output"], bound, conventions.empty_row)
         decided = there | guard("rows behind their sequence are not measured", conventions.unused_rows == "zero", True)
         # Arithmetic of a row that is not there may spread NaN as that of one that sees no key.
@@ -188,9 +191,8 @@ def _judge(
         )
         asked = np.where(there, decided, behind) & ~_undecided(problem, conventions.empty_row)
         asked = np.broadcast_to(asked[..., None], output.shape)
-        measurements.append(
-            _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured, asked=asked)
-        )
+        one = _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured, asked=asked)
+        measurements.append(replace(one, unit=unit))
     if lse is not None:
         if not conventions.sink_in_lse:
             known = known.without_sinks

@@ -183,10 +183,13 @@ def _neighbours(problem: Problem) -> Iterator[tuple[str, Problem]]:
 
 def _rounded(one: Planting, answer: Answer) -> Answer:
     formats = {"output": one.contract.output, "lse": one.contract.lse}
-    return {
-        name: bits.nearest(x, formats.get(name) or one.problem.dtype_of(name[1:], one.contract.gradients))
-        for name, x in answer.items()
-    }
+    units = {"output": 1.0 if one.problem.o_scale is None else one.problem.o_scale}
+
+    def stored(name: str, x: np.ndarray) -> np.ndarray:
+        form, d = formats.get(name) or one.problem.dtype_of(name[1:], one.contract.gradients), units.get(name, 1.0)
+        return bits.nearest(x / d, form) * d
+
+    return {name: stored(name, x) for name, x in answer.items()}
 
 
 # Contract fields that hide an error

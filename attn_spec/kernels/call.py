@@ -109,15 +109,21 @@ class Call:
         return self.presentation.read(quantity, x)
 
     def numbers(self, quantity: str, x: Any, b: int, heads: slice, rows: np.ndarray | None = None) -> np.ndarray:
-        """Return exact values [1, heads, S, ..] of a batch entry: of q, k, v or a quantity, at all rows or at some."""
-        del quantity  # every quantity has the axes [B, H, S, ..] here
+        """Return exact values [1, heads, S, ..] of a batch entry: of q, k, v or a quantity, at all rows or at some.
+
+        Those of an output are the real numbers that it stands for, times ``o_scale``.
+        """
         part = x[b : b + 1, heads]
-        return values_of(part if rows is None else part[:, :, rows])
+        return self.real(quantity, values_of(part if rows is None else part[:, :, rows]))
+
+    def real(self, quantity: str, values: np.ndarray) -> np.ndarray:
+        """Return the real numbers that stored values of a quantity stand for."""
+        d = self.options.get("o_scale") if quantity == "output" else None
+        return values if d is None else values * _exact(OPTIONS["o_scale"], d).item()
 
     def all_numbers(self, quantity: str, x: Any) -> np.ndarray:
         """Return exact values [B, H, S, ..] of all batch entries, of q, k, v or a quantity."""
-        del quantity
-        return values_of(x)
+        return self.real(quantity, values_of(x))
 
     def place(self, quantity: str, index: tuple[int, ...]) -> tuple[int, ...]:
         """Return the index in a tensor of the test of the element at ``index`` [b, h, ..]."""
@@ -323,8 +329,9 @@ def holds_integers(x: Any) -> bool:
 
 def dtype_of(name: str, x: Any) -> str:
     """Return the dtype of an answer. Raises :class:`CallError` for a dtype that has no error bound."""
-    if (found := _dtype_of(x)) not in DTYPES:
-        raise CallError(f"{name} must be of {', '.join(DTYPES)}, not {found}")
+    known = INPUT_DTYPES if name == "output" else DTYPES
+    if (found := _dtype_of(x)) not in known:
+        raise CallError(f"{name} must be of {', '.join(known)}, not {found}")
     return found
 
 

@@ -153,7 +153,9 @@ class Kernel:
         return function
 
     def check_backward(self) -> None:
-        """Raise :class:`KernelError` if no theorem bounds gradients beside the descales that the kernel declares."""
+        """Raise :class:`KernelError` if no theorem bounds gradients beside the scales that the kernel declares."""
+        if "o_scale" in self.supports:
+            raise KernelError(f"{self.name}: no theorem bounds gradients beside o_scale; leave o_scale or backward out")
         descales = [name for name in DESCALES if name in self.supports]
         for dtype in self.dtypes:
             if descales and self.contract_declared(dtype).descale_on == "operands":

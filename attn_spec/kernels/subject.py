@@ -43,8 +43,9 @@ Arrange = Callable[[Any], Any]
 #: Seconds that one kernel call may take, compilation included.
 CALL_LIMIT = 60.0
 
-#: Answer of a kernel as exact values by name: "output" [B, Hq, Sq, Dv] and, if it returns one, "lse" [B, Hq, Sq]. What
-#: a kernel returns for queries and keys that are not there is left out, unless a convention decides it.
+#: Answer of a kernel as exact values by name: "output" [B, Hq, Sq, Dv] and, if it returns one, "lse" [B, Hq, Sq]. The
+#: output is the real one that the stored numbers stand for, o_scale times these. What a kernel returns for queries and
+#: keys that are not there is left out, unless a convention decides it.
 Answer = dict[str, bits.Values]
 
 
@@ -198,7 +199,8 @@ class Subject:
         elif lse is None:
             raise Misbehaviour("the kernel declares lse but returned no (out, lse) pair")
         self._check_inputs_untouched(handed, tensors, options)
-        output = {"output": self._taken(problem, "output", out, self.contract.output)}
+        stored = self._taken(problem, "output", out, self.contract.output)
+        output = {"output": stored if problem.o_scale is None else stored * problem.o_scale}
         return output if lse is None else output | {"lse": self._taken(problem, "lse", lse, None)}
 
     def gradients(self, problem: Problem, cotangent: np.ndarray, **further: Any) -> dict[str, bits.Values]:

@@ -81,7 +81,7 @@ def narrowest(*names: str) -> Format:
 #: Formats in which a problem's tensors may be stored.
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
-#: Formats of 8 bits in which q, k and v may be stored beside these; no output, gradient or option has them.
+#: Formats of 8 bits in which q, k, v and outputs may be stored beside these; no gradient or option has them.
 EIGHT_BITS = tuple(name for name in FORMATS if name.startswith("float8_"))
 
 #: Formats in which q, k and v may be stored.

@@ -27,6 +27,7 @@ BROADCASTS = {
     "BHDD": ("11DD", "1HDD", "BHDD"),
     "BH11": ("1111", "1H11", "BH11"),
     "BG11": ("1111", "1G11", "BG11"),
+    "1111": ("1111",),
     "BGK1": ("1111", "1G11", "BGK1", "1GK1", "BG11", "11K1"),
     "1H11": ("1H11", "1111"),
     "BHAD": ("11AD", "1HAD", "BHAD"),
@@ -293,6 +294,15 @@ DESCALES: dict[str, Pattern] = {
     "spread": lambda rng, shape: np.exp2(12 * rng.random(shape) - 6),
     "one_huge": _one_huge,
     "tiny": lambda rng, shape: 2.0**-20 * (1 + rng.random(shape)),
+}
+
+
+#: Patterns of scales of an output, from plain to wild; below "small", outputs near 1 exceed float8_e4m3fn.
+OUTPUT_SCALES: dict[str, Pattern] = {
+    **{name: DESCALES[name] for name in ("one", "half", "near_one", "ordinary")},
+    "power_of_two": lambda rng, shape: np.exp2(rng.integers(-8, 4, size=shape)),
+    "small": lambda rng, shape: 2.0**-9 * (1 + rng.random(shape)),
+    "large": lambda rng, shape: 16 * (1 + rng.random(shape)),
 }
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import numpy as np
+
 from attn_spec import atomic, faults
 from attn_spec.faults import with_article
 from attn_spec.kernels.call import tensor_of
@@ -57,6 +59,8 @@ DEVICE = "$device"
 # are hexadecimal floats; WORST has the index in [batch, head, ..], whatever the tensor's order of axes.
 PLACE = $place
 WORST = $worst
+# Factor of the numbers of that tensor: 1, or the scale of the output.
+UNIT = $unit
 
 
 '''
@@ -93,7 +97,7 @@ def answer():
     return torch.autograd.grad([x for x, _ in pairs], ARGUMENTS[OF], [dx for _, dx in pairs])[0]
 
 
-got = float(values(answer())[PLACE])
+got = UNIT * float(values(answer())[PLACE])
 truth, radius, allowed = (float.fromhex(WORST[name]) for name in ("truth", "radius", "allowed"))
 print(f"{WORST['quantity']}{list(PLACE)} is {got!r}")
 print(f"the truth is {truth!r} +- {radius:.3g}; allowed error {allowed:.3g}")
@@ -195,6 +199,7 @@ def script(error: NotAttention, *, function: str, device: str, names: Mapping[st
         device=device,
         place=repr(tuple(call.place)),
         worst=pprint.pformat(shown, sort_dicts=False),
+        unit=repr(float(call.made.real(worst.quantity, np.ones(())))),
         give=textwrap.indent(framework.script_gives, "    "),
         take=textwrap.indent(framework.script_takes, "    "),
         arguments="{" + ", ".join(f"{name!r}: {_literal(name, x)}" for name, x in arguments.items()) + "}",

@@ -155,7 +155,7 @@ def test_every_kind_of_option_is_refused_by_every_arithmetic(tmp_path):
 def test_options_that_need_code_are_terms_and_what_changes_weights():
     terms = {"scale", "q_descale", "k_descale", "softcap", "bias", "alibi_slopes"}
     weights = {"dropout_keep", "dropout_p", "v_descale"}
-    assert set(CODED) == terms | weights | {"sinks", "feature_epsilon"}
+    assert set(CODED) == terms | weights | {"sinks", "feature_epsilon", "o_scale"}
     assert not {name for name in CODED if OPTIONS[name].kind == PARAMETER} - {"dropout_p", "feature_epsilon"}
 
 

@@ -22,7 +22,7 @@ from attn_spec.contract.readings import readings_of
 from attn_spec.problem.handled import check_handled
 
 #: Options whose roundings are in the theorems of softmax attention, see ``problem.handled``.
-HANDLES = (*BOUNDED, "dropout_keep", "dropout_p", "sinks", "v_descale")
+HANDLES = (*BOUNDED, "dropout_keep", "dropout_p", "o_scale", "sinks", "v_descale")
 
 
 @dataclass(frozen=True)

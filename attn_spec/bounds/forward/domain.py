@@ -10,7 +10,8 @@ from attn_spec.attention.arithmetic import FLOATS
 from attn_spec.attention.terms import ADDENDS, DESCALES, at_most, divisor, used, with_scale
 from attn_spec.bounds.forward.cast_bounds import largest_that_is_cast, reference_off
 from attn_spec.bounds.forward.dropout_bounds import factor_fits
-from attn_spec.bounds.forward.output_bounds import largest_cast
+from attn_spec.bounds.forward.output_bounds import largest_cast, output_cast
+from attn_spec.bounds.forward.output_scale_bounds import output_fits
 from attn_spec.bounds.forward.product_bounds import descales_operands, dot_product_error, product_sizes
 from attn_spec.bounds.forward.row_sum_bounds import WeightError, weight_error
 from attn_spec.bounds.forward.score_bounds import (
@@ -45,10 +46,8 @@ def in_domain(forward: Intermediates, contract: ResolvedContract, allowed: np.nd
         & guard("weights, row sums and outputs that fit", weights_fit(forward, contract), True)
         & guard("a factor of dropout that fits", factor_fits(forward, contract), True)
     )
-    widest = (np.abs(forward.O) + allowed).max(axis=-1, initial=0.0)
-    return inside & guard(
-        "outputs that overflow are outside the domain", widest <= contract.largest("softmax", "output"), True
-    )
+    fits = output_fits(forward, contract, np.abs(forward.O), allowed, output_cast(contract))
+    return inside & guard("outputs that overflow are outside the domain", fits, True)
 
 
 @np.errstate(all="ignore")

@@ -13,6 +13,8 @@ import numpy as np
 from attn_spec.bounds.forward import value_spread
 from attn_spec.bounds.forward.cast_bounds import largest_cast_weight, raised_before_cast, saturation
 from attn_spec.bounds.forward.dropout_bounds import factor_roundings, factor_underflow, weight_stages
+from attn_spec.bounds.forward.output_scale_bounds import reading, scaled_underflow, scaling
+from attn_spec.bounds.forward.output_scale_bounds import saturation as output_saturation
 from attn_spec.bounds.forward.row_sum_bounds import (
     INFLATION,
     WeightError,
@@ -85,6 +87,7 @@ def output_error(
     last = term("last roundings of the output", of_output.finish * (np.abs(o) + slack + E_o)) + term(
         "last underflow of the output", of_output.tiny
     )
+    last = last + output_saturation(forward, contract, np.abs(o) + slack)
     if W is None:
         return (E_o + last) * times("the evaluation of the output in float64", INFLATION)
     through = columns(forward, contract, o, W)
@@ -205,6 +208,8 @@ def output_terms(
         (narrowing.u, count("the accumulator narrowed to the softmax", 1)),
         (out.u, count("the output's cast", 1)),
         unscaling(contract),
+        scaling(forward, contract),
+        reading(forward, contract),
     )
     if merges:  # normalized by e^L, with L rounded, instead of by the sum of the e^(L_t - L) themselves
         finish = term(
@@ -225,7 +230,7 @@ def output_terms(
         tiny=term(
             "underflow of the normalization", f * (count("underflows of the normalization", 3) * softmax.eta + lost)
         )
-        + term("underflow of the output's cast", out.eta)
+        + scaled_underflow(forward, contract, out)
         + times("dropout raises what underflows in a narrowed accumulator", f)
         * times("parts of a row that are narrowed", parts)
         * divided(forward, contract)
@@ -422,9 +427,11 @@ def _terms_by_lse(
         o=o,
         slack=slack,
         finish=np.full(
-            forward.L.shape, term("the cast of an output by LSE", out.u) + (1 + out.u) * gamma(unscaling(contract))
+            forward.L.shape,
+            term("the cast of an output by LSE", out.u)
+            + (1 + out.u) * gamma(unscaling(contract), scaling(forward, contract), reading(forward, contract)),
         ),
-        tiny=term("underflow of the cast of an output by LSE", out.eta) + lost,
+        tiny=term("underflow of the cast of an output by LSE", scaled_underflow(forward, contract, out)) + lost,
         outside_hull=term("underflow of a mean of weights exp(s - LSE)", absolute)
         + term(
             "underflow of values on entry to a mean of weights exp(s - LSE)",

@@ -20,6 +20,7 @@ from attn_spec.problem.options.linear import Linear
 from attn_spec.problem.options.masking import Masking
 from attn_spec.problem.options.option import CHOICE, Option
 from attn_spec.problem.options.option_fields import option
+from attn_spec.problem.options.output_scale import OutputScale
 from attn_spec.problem.options.rotary import Rotary
 from attn_spec.problem.options.scores import Scores
 from attn_spec.problem.options.sinks import Sinks
@@ -28,13 +29,15 @@ from attn_spec.problem.options.terms import Terms
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Options(States, Latent, Sinks, Dropout, Descales, Linear, Layer, Rotary, Scores, Terms, Lengths, Masking):
+class Options(
+    States, Latent, Sinks, Dropout, OutputScale, Descales, Linear, Layer, Rotary, Scores, Terms, Lengths, Masking
+):
     """All options of a problem; the fields of the last base come first.
 
     Scores are ``scale * q.k -> q_descale * k_descale * s -> softcap * tanh(s / softcap) -> + bias -> - slope *
     distance -> mask``. Weights are the softmax of the scores, beside a sink if there is one. Dropout keeps or drops
-    them, and descales of values multiply them. In a recipe, names of
-    patterns stand for tensors.
+    them, and descales of values multiply them. The output is divided by ``o_scale`` when it is stored. In a recipe,
+    names of patterns stand for tensors.
     """
 
     #: Corner in which the diagonal of ``causal``, ``window``, ``attention_chunk`` and positions starts when Sq != Sk:

@@ -22,6 +22,9 @@ MASK, TERM, ADDEND, SCORE, WEIGHT = "mask", "term", "addend", "score", "weight"
 PARAMETER, CHOICE = "parameter", "choice"
 #: Kind of options that say how tensors of the input depend on one another. No formula has such an option in it.
 TIE = "tie"
+#: Kind of options that say what real numbers the stored output stands for. Formulas of that real output have no such
+#: option in them; its last rounding does.
+OUTPUT = "output"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,7 @@ class Option:
     name: str = ""
     #: Meaning of the option in a kernel's declaration, as ``attn-spec explain`` prints it.
     says: str
-    #: One of MASK, TERM, ADDEND, SCORE, WEIGHT, PARAMETER, CHOICE and TIE.
+    #: One of MASK, TERM, ADDEND, SCORE, WEIGHT, PARAMETER, CHOICE, TIE and OUTPUT.
     kind: str
     #: Names of the parameter by which callables take the option.
     spellings: tuple[str, ...]
@@ -114,7 +117,7 @@ class Option:
     @property
     def changes_answers(self) -> bool:
         """True if a problem with this option has another answer than the problem with the same tensors without it."""
-        return self.kind not in (CHOICE, TIE)
+        return self.kind not in (CHOICE, TIE, OUTPUT)
 
     def shape(self, lengths: Mapping[str, int]) -> Shape:
         """Return the shape of the option's tensor when no axis is broadcast; ``lengths`` are those of the axes by
@@ -127,7 +130,8 @@ class Option:
         """Return whether no problem uses both options.
 
         This one is a SCORE. The other is another SCORE, a term that this one lacks, a factor of a tensor that is none
-        of the score or of the values, or for a layer a number of queries.
+        of the score or of the values, or for a layer a number of queries. Outputs of layers and of linear attention
+        have no scale.
         """
         if self.kind != SCORE or self.name == other.name:
             return False
@@ -135,7 +139,9 @@ class Option:
             return True
         if (other.factor_of and self.projects_values) or (other.factor_of in ("q", "k") and not self.is_linear):
             return True
-        return other.kind == SCORE or (not self.exponential and other.kind in (TERM, ADDEND, WEIGHT))
+        if other.kind == OUTPUT and self.projects_values:
+            return True
+        return other.kind == SCORE or (not self.exponential and other.kind in (TERM, ADDEND, WEIGHT, OUTPUT))
 
     @property
     def shape_text(self) -> str:

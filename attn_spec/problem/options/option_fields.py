@@ -91,21 +91,23 @@ def positions(*, axes: str, **row: Any) -> Any:
     )
 
 
-def descale(*, factor_of: str, axes: str, **row: Any) -> Any:
-    """Return a field for real factors of q, k or v, a tensor with these ``axes``, each of which may be broadcast."""
-    return option(
-        factor_of=factor_of,
-        wanted="a number that is not above 0, NaN or an infinity",
-        accepts=lambda value: bool(np.isfinite(value).all() and (value > 0).all()),
-        tensor=np.float64,
-        axes=axes,
-        plain=lambda _: np.ones((1, 1, 1, 1)),
-        usual="ordinary@1111",
-        draws=patterns.spread(patterns.DESCALES, axes),
-        patterns=patterns.DESCALES,
-        weight=1,
-        **row,
-    )
+def descale(*, axes: str, values: Any = patterns.DESCALES, **row: Any) -> Any:
+    """Return a field for real factors of a tensor, itself one with these ``axes``, each of which may be broadcast.
+
+    The factors are drawn from the patterns ``values``.
+    """
+    own: dict[str, Any] = {
+        "wanted": "a number that is not above 0, NaN or an infinity",
+        "accepts": lambda value: bool(np.isfinite(value).all() and (value > 0).all()),
+        "tensor": np.float64,
+        "axes": axes,
+        "plain": lambda _: np.ones((1, 1, 1, 1)),
+        "usual": "ordinary@1111",
+        "draws": patterns.spread(values, axes),
+        "patterns": values,
+        "weight": 1,
+    }
+    return option(**own | row)
 
 
 def length(*, up_to: str, values: Any = patterns.LENGTHS, **row: Any) -> Any:

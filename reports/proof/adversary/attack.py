@@ -223,7 +223,8 @@ def _outputs(
     call = _kernel(attack, attack.steps, attack.problem.dtype, choices, entries)(
         contract, attack.order, q, k, v, **options
     )
-    return dict(zip(FORWARD, call(), strict=True))
+    out, lse = call()
+    return {"output": out if attack.problem.o_scale is None else out * attack.problem.o_scale.item(), "lse": lse}
 
 
 def _operands(

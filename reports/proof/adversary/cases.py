@@ -331,7 +331,7 @@ def attack(way: Way, problem: Problem, contract: Contract, dO: np.ndarray, seed:
         steps=way.steps,
         gradients=way.gradients,
         layer=way.layer,
-        cotangent=None if silence_of_gradients(contract) else dO,
+        cotangent=None if silence_of_gradients(contract) or problem.o_scale is not None else dO,
         elements=2,
         seed=seed,
     )

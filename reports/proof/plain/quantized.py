@@ -1,4 +1,4 @@
-"""Plain attention of quantized inputs: descales of scores and weights, weights in 8 bits, operands descaled first."""
+"""Plain attention of quantized inputs: descales of scores and weights, operands descaled first, results in 8 bits."""
 
 from __future__ import annotations
 
@@ -97,3 +97,39 @@ def descaled_operands(
     l = p.sum(-1, keepdim=True)
     out = through(p, q.dtype) @ real[2] / torch.where(l == 0, 1.0, l)
     return out.to(q.dtype), (finite(m) + torch.log(l)).squeeze(-1)
+
+
+@kernel(
+    framework="torch",
+    dtypes=DTYPES,
+    contract=Contract(
+        exponent="natural",
+        matrix_rounding=None,
+        kv_tile=None,
+        normalize="before_product",
+        probabilities="work",
+        output="float8_e5m2",
+        output_overflow="saturates",
+    ),
+    supports=(*OPTIONS, "gqa", "o_scale"),
+    option_dtypes={"o_scale": "float32"},
+)
+def eight_bit_output(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    causal: bool = False,
+    o_scale: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attend with whole rows; the output times the reciprocal of its scale is rounded to float8_e5m2, and saturates."""
+    keys, values = (for_query_heads(x, q.shape[1]).float() for x in (k, v))
+    s = (q.float() @ keys.mT * sigma_of(q, scale)).masked_fill(hidden(q, k, causal=causal), -math.inf)
+    m = s.amax(-1, keepdim=True) if s.shape[-1] else nothing_seen(q, 0)[0]
+    p = torch.exp(s - finite(m))
+    l = p.sum(-1, keepdim=True)
+    out = (p / torch.where(l == 0, 1.0, l)) @ values
+    if o_scale is not None:
+        out = out * (1 / o_scale)
+    return out.clamp(-57344, 57344).to(torch.float8_e5m2), (finite(m) + torch.log(l)).squeeze(-1)

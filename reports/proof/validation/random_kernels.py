@@ -57,6 +57,7 @@ from .random_options import (
     drawn_layer,
     drawn_lengths,
     drawn_long_context,
+    drawn_output,
     drawn_scores,
     drawn_sinks,
     drawn_ties,
@@ -134,6 +135,8 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
     executes, declares = (_with(contract, **cast) for contract in (executes, declares))
     quantisers = {} if presentation else drawn_quantisers(np.random.default_rng([seed, 17]), executes)
     executes, declares = (_with(contract, **quantisers) for contract in (executes, declares))
+    stored, of_output = drawn_output(np.random.default_rng([seed, 18]), layer)
+    executes, declares = (_with(contract, **stored) for contract in (executes, declares))
     executes = replace(executes, **worse)
     order = replace(order, bias_rounded=rounds, alibi_from=origin, dropout_on=raised, descales_first=folds)
     order = replace(order, matrix_on=one_of(for_matrix, ("keys", "queries")))
@@ -141,13 +144,13 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
     order = replace(order, scale_in_exponent=in_exponent)
     context = drawn_long_context(np.random.default_rng([seed, 12]))
     given: dict[str, Any] = {"dtypes": (dtype,), "contract": declares}
-    if (apart := np.random.default_rng([seed, 5])).random() < 0.08 and presentation is None and not cast:
+    if (apart := np.random.default_rng([seed, 5])).random() < 0.08 and presentation is None and not cast | stored:
         executes, declares = (_with(contract, **NO_SOFTMAX, quantisers=()) for contract in (executes, declares))
         given |= {"contract": declares, "slowness": 2 * _slowness(executes, order)}
         kernel = linear_kernel(apart, f"random_{seed}", executes, order, beside=context, **given)
     else:
         ties = drawn_ties(np.random.default_rng([seed, 13]))
-        beside = (*scores, *dropout, *layer, *context, *ties, *sinks.options, *descales)
+        beside = (*scores, *dropout, *layer, *context, *ties, *sinks.options, *descales, *of_output)
         beside = beside if executes.reference != "upper_bound" else tuple(set(beside) - _ADDITIVE)
         lengths, unused = drawn_lengths(np.random.default_rng([seed, 9]))
         agreed = {**unused, "sink_in_lse": sinks.sink_in_lse or not sinks.options}

@@ -83,6 +83,15 @@ def drawn_cast(rng: np.random.Generator, executes: Contract, declares: Contract)
     return fields, in_exponent
 
 
+def drawn_output(rng: np.random.Generator, layer: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Draw the fields of an output in 8 bits, one kernel in 16 but for layers, and for most the option of its scale."""
+    form, overflow = FORMATS[one_of(rng, EIGHT_BITS)], one_of(rng, ("saturates", "leaves"))
+    options = ("o_scale",) if rng.random() < 0.8 else ()
+    if rng.random() >= SCALED or layer:
+        return {}, ()
+    return {"output": form.name, "output_overflow": overflow}, options
+
+
 def drawn_dropout(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:
     """Draw the factor that dropout multiplies by 1 / (1 - p), and the options that a kernel with dropout declares."""
     multiplied = one_of(rng, ("weights", "probabilities", "values", "output", "gradients"))

@@ -44,6 +44,10 @@ def _values(*v: float, **options: Any) -> Problem:
     return _given([[0]], [[1]] * len(v), [[each] for each in v], **options)
 
 
+def _scale(d: float) -> np.ndarray:
+    return np.full((1, 1, 1, 1), float(np.float32(d)))
+
+
 def _scored(*scores: float, **options: Any) -> Problem:
     return _given([[1]], [[each] for each in scores], [[1], *[[3]] * (len(scores) - 1)], **options)
 
@@ -112,6 +116,12 @@ DOMAIN: dict[str, Row] = {
     ),
     "hidden scores of rows that see no key": lambda: _silent(
         _scored(7e4, 7e4, mask=np.zeros((1, 1, 1, 2), dtype=bool)), **_NARROW
+    ),
+    "outputs divided by their scale that overflow": lambda: _silent(
+        _values(2.0**100, 2.0**100, o_scale=_scale(2.0**-70)), output_overflow="saturates"
+    ),
+    "a scale of the output, or its inverse, that is no normal number": lambda: _silent(
+        _values(2.0**-100, 2.0**-100, o_scale=_scale(2.0**-130)), output_overflow="saturates"
     ),
     "weights, row sums and outputs that fit": lambda: _silent(_values(4e4, 4e4), output_accumulation="float16"),
     "a factor of dropout that fits": lambda: _silent(

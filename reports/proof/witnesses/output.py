@@ -14,6 +14,12 @@ OUTPUT: dict[tuple[str, str, str], tuple[Strike, ...]] = {
         but(1, "the division by the scale of probabilities"),
     ),
     ("softmax", "probabilities times 2^8 in the exponent", "output"): ("a scale of probabilities in the exponent",),
+    ("softmax", "two keys, V = 1, an output divided by its scale", "output"): (
+        "the division by the scale of the output",
+        but(1, "the division by the scale of the output"),
+    ),
+    ("softmax", "a tiny output divided by a large scale", "output"): ("underflow of the output divided by its scale",),
+    ("several", "an output that saturates", "output"): ("saturation of the output",),
     ("several", "a probability that saturates", "output"): ("saturation of probabilities",),
     ("probabilities", "a probability that dropout keeps", "output"): ("products of probabilities that are normalized",),
     ("softmax", "a weight that dropout keeps", "output"): (

@@ -11,6 +11,9 @@ WEIGHTS: dict[str, tuple[Strike, ...]] = {
     "no emulated kernel does what this allows: in a row that sees no key, its reference is the sink itself": (
         "a reference of 0 above a sink alone",
     ),
+    "the rounding of a product that the judge itself makes in float64; the adversary chooses none as small": (
+        "the product of a stored output with its scale",
+    ),
     "moves a distance that is multiplied by a unit roundoff, so that it is of the second order": (
         "errors of keys that a sink is above",
         "the error of a sink above the keys",

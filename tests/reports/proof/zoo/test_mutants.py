@@ -31,12 +31,14 @@ MUTANTS, CONTROLS = mutants.load_all()
 PROPERTIES = properties.load_all()
 #: Every gradient, with cotangents on both outputs.
 GRADIENTS = "gradients.the_cotangent_of_the_log_sum_exp_is_honored"
-#: A sound kernel with descales, and one of paged calls, which some properties are about.
+#: Sound kernels with descales, with outputs in 8 bits, and of paged calls, which some properties are about.
 DESCALED = emulate(
     "descaled",
     PRECISE,
     supports=("scale", "causal", "gqa", "cross", "dv", "lse", "seqused_k", *FACTORS, *DESCALE_AXES),
 )
+EIGHT = replace(PRECISE, output="float8_e4m3fn", output_overflow="saturates")
+SCALED = emulate("scaled", EIGHT, supports=("scale", "causal", "gqa", "cross", "dv", "lse", "o_scale"))
 PAGED = emulate("paged", PRECISE, presentation="paged", supports=("causal", "gqa", "cross", "dv", "lse"))
 #: A sound kernel of calls that append, for properties of these.
 APPENDING = emulate(
@@ -103,7 +105,9 @@ def test_a_sound_kernel_passes_every_property(name, examples):
 
     for kernel in kernels:
         able = (
-            each for each in (SOUND[kernel], PAGED, DESCALED) if PROPERTIES[name].applies_to(Subject(each, "float32"))
+            each
+                for each in (SOUND[kernel], PAGED, DESCALED, SCALED)
+                if PROPERTIES[name].applies_to(Subject(each, "float32"))
         )
         row, _ = examine(name, next(able, APPENDING), "float32", examples)
         assert row.verdict is Verdict.HELD, row.message
