@@ -60,6 +60,6 @@ def test_outputs_above_the_largest_number_become_it(subject: Subject, problem: P
     if wrong.any():
         at = tuple(int(n) for n in np.argwhere(wrong)[0])
         raise Refutation(
-            f"output{list(at)} is {answer['output'][at]:.9g}, and not the largest stored number times the scale, {most:g}",
+            f"output{list(at)} is {answer['output'][at]:.9g}; the largest number times the scale is {most:g}",
             measured,
         )

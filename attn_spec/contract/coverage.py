@@ -230,9 +230,7 @@ def silence_of_gradients(contract: Contract) -> str:
             blamed, unknown = "output_overflow='saturates'", "an output that saturates"
         else:
             continue
-        return (
-            f"a contract with {blamed} says nothing of gradients: no theorem of a backward pass knows {unknown}"
-        )
+        return f"a contract with {blamed} says nothing of gradients: no theorem of a backward pass knows {unknown}"
     return ""
 
 

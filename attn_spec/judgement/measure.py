@@ -191,7 +191,9 @@ def _judge(
         )
         asked = np.where(there, decided, behind) & ~_undecided(problem, conventions.empty_row)
         asked = np.broadcast_to(asked[..., None], output.shape)
-        one = _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured, asked=asked)
+        one = _measure(
+            "output", contract.output, output, truth=expected, allowed=allowed, measured=measured, asked=asked
+        )
         measurements.append(replace(one, unit=unit))
     if lse is not None:
         if not conventions.sink_in_lse:

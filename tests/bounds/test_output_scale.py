@@ -155,6 +155,8 @@ def test_an_assertion_reads_a_stored_output_times_its_scale(packed):
     found = assert_attention(stored, q, k, v, output_scale=scale, contract=contract, **words)
     assert found.ratio > 0.5
     with pytest.raises(NotAttention, match="output"):
-        assert_attention(stored, q, k, v, o_scale=1 / scale, contract=replace(contract, output_overflow="saturates"), **words)
+        assert_attention(
+            stored, q, k, v, o_scale=1 / scale, contract=replace(contract, output_overflow="saturates"), **words
+        )
     with pytest.raises(NotJudged, match="may overflow"):
         assert_attention(stored, q, k, v, o_scale=scale / 4, contract=contract, **words)

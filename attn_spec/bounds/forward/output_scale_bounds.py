@@ -82,12 +82,16 @@ def output_fits(
     inside = widest <= contract.largest("softmax")
     if forward.problem.o_scale is not None:
         divides = contract.formats("softmax", "output_accumulation")
-        inside &= widest <= guard(
-            "outputs divided by their scale that overflow", d * contract.largest("softmax", "output_accumulation"), np.inf
+        inside &= guard(
+            "outputs divided by their scale that overflow",
+            widest <= d * contract.largest("softmax", "output_accumulation"),
+            True,
         )
         inside &= guard(
             "a scale of the output, or its inverse, that is no normal number",
-            all(2 * one.smallest_normal <= x < one.largest / 2 for one in divides for x in _constants(forward, contract)),
+            all(
+                2 * one.smallest_normal <= x < one.largest / 2 for one in divides for x in _constants(forward, contract)
+            ),
             True,
         )
     if contract.output_overflow == "saturates":

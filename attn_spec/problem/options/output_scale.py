@@ -30,6 +30,8 @@ class OutputScale:
         axes="1111",
         values=patterns.OUTPUT_SCALES,
         wanted="a number that is not above 0, NaN, an infinity, or a number that float32 does not have",
-        accepts=lambda value: bool(np.isfinite(value).all() and (value > 0).all() and (value == np.float32(value)).all()),
+        accepts=lambda value: bool(
+            np.isfinite(value).all() and (value > 0).all() and (value == np.float32(value)).all()
+        ),
         spellings=("o_scale", "output_scale"),
     )

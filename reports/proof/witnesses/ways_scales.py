@@ -14,6 +14,7 @@ _SATURATES: dict[str, Any] = {"probabilities": "float8_e4m3fn", "probability_sca
 _HELD: dict[str, Any] = {"output": "float8_e4m3fn", "output_overflow": "saturates"}
 _OFFSET: dict[str, Any] = {"probability_scale": 2.0**8, "exponent": "base2"}
 
+
 def _scale(d: float) -> np.ndarray:
     return np.full((1, 1, 1, 1), float(np.float32(d)))
 

@@ -106,8 +106,8 @@ def test_a_sound_kernel_passes_every_property(name, examples):
     for kernel in kernels:
         able = (
             each
-                for each in (SOUND[kernel], PAGED, DESCALED, SCALED)
-                if PROPERTIES[name].applies_to(Subject(each, "float32"))
+            for each in (SOUND[kernel], PAGED, DESCALED, SCALED)
+            if PROPERTIES[name].applies_to(Subject(each, "float32"))
         )
         row, _ = examine(name, next(able, APPENDING), "float32", examples)
         assert row.verdict is Verdict.HELD, row.message
