@@ -7,6 +7,8 @@ from functools import partial
 from attn_spec.kernels.subject import Subject
 
 from .accumulators import output_accumulator
+from .descales import key_descale, value_descale
+from .eight_bits import weights_in_eight_bits
 from .instrument import Finding, asked, of_experiments
 from .order import accumulator_rounding, order
 from .scale import scale_place
@@ -27,6 +29,9 @@ def arithmetic(subject: Subject) -> list[Finding]:
     sums = asked("accumulator of p.v", partial(output_accumulator, subject))
     further = (
         asked("rounding of weights", partial(weight_rounding, subject, weights.value)),
+        asked("weights in 8 bits", partial(weights_in_eight_bits, subject)),
+        asked("descale of keys", partial(key_descale, subject)),
+        asked("descale of values", partial(value_descale, subject)),
         asked("rounding of sums", partial(accumulator_rounding, subject, sums.value)),
         asked("order of keys", partial(order, subject, sums.value)),
         asked("scale", partial(scale_place, subject)),

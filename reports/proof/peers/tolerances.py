@@ -153,10 +153,10 @@ def page(found: Iterable[Measured]) -> Iterator[str]:
     found = list(found)
     yield "# Tolerances for attention with 8-bit inputs"
     yield ""
-    yield "Made by `python -m attn_spec.reports.proof.peers.tolerances`. Rules and inputs were read in the tests below."
+    yield "Made by `python -m attn_spec.reports.proof.peers.tolerances`. Rules and inputs are of the tests below."
     yield "The bound is that of the kernel's arithmetic, about attention of the stored numbers and their descales. The"
-    yield "tolerance of a rule on a mean is its root mean square. Quantization is how far attention of the stored numbers"
-    yield "is from attention before: a rule about the latter has to allow it."
+    yield "tolerance of a rule on a mean is its root mean square. Quantization is how far attention of the stored"
+    yield "numbers is from attention before: a rule about the latter has to allow it."
     yield ""
     yield "| suite | tolerance / bound: median | least | quantization / bound: median | mutants let through |"
     yield "| --- | --- | --- | --- | --- |"
