@@ -122,7 +122,7 @@ def test_a_number_that_the_format_has_not_is_refused():
 def test_queries_of_8_bits_need_another_dtype_of_the_output():
     with pytest.raises(ContractError, match="output is by default the dtype of q, float8_e4m3fn, of 8 bits"):
         FUSED.at("float8_e4m3fn")
-    with pytest.raises(KernelError, match="output is the dtype of q, float8_e5m2"):
+    with pytest.raises(KernelError, match="output is by default the dtype of q, float8_e5m2"):
         kernel(**{**FACTS, "supports": ()}, dtypes=["float8_e5m2"])(loads_the_cache.function)
     at = Contract(output="bfloat16", multiplicands="bfloat16", probabilities="bfloat16").at("float8_e4m3fn")
     assert (at.output, at.gradients, at.softmax) == ("bfloat16", "bfloat16", "float32")
