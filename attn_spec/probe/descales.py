@@ -1,4 +1,4 @@
-"""What a kernel multiplies by descales: experiments whose exact answers are 1/2 and 0, whatever the descale is.
+"""Experiments on what descales multiply; their exact answers are 1/2 and 0, whatever the descale is.
 
 A rounding between a stored number and the product that it enters moves these answers. Queries are so large that one
 rounding of a key to the dtype of q moves a score by about 1.

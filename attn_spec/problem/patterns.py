@@ -297,12 +297,18 @@ DESCALES: dict[str, Pattern] = {
 }
 
 
-#: Patterns of scales of an output, from plain to wild; below "small", outputs near 1 exceed float8_e4m3fn.
+def _single(pattern: Pattern) -> Pattern:
+    """Return a pattern whose numbers are those of float32."""
+    return lambda rng, shape: pattern(rng, shape).astype(np.float32).astype(np.float64)
+
+
+#: Patterns of scales of an output, which float32 has, from plain to wild. Below "small", outputs near 1 exceed
+#: float8_e4m3fn.
 OUTPUT_SCALES: dict[str, Pattern] = {
-    **{name: DESCALES[name] for name in ("one", "half", "near_one", "ordinary")},
+    **{name: _single(DESCALES[name]) for name in ("one", "half", "near_one", "ordinary")},
     "power_of_two": lambda rng, shape: np.exp2(rng.integers(-8, 4, size=shape)),
-    "small": lambda rng, shape: 2.0**-9 * (1 + rng.random(shape)),
-    "large": lambda rng, shape: 16 * (1 + rng.random(shape)),
+    "small": _single(lambda rng, shape: 2.0**-9 * (1 + rng.random(shape))),
+    "large": _single(lambda rng, shape: 16 * (1 + rng.random(shape))),
 }
 
 

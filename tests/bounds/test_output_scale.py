@@ -99,6 +99,13 @@ def test_an_output_that_is_read_in_float64_is_a_rounded_product():
     assert of_third == pytest.approx(of_none + 3 * 2.0**-53, rel=1e-3)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_drawn_scales_are_numbers_of_float32_in_every_dtype(dtype):
+    for pattern in OPTIONS["o_scale"].patterns:
+        d = Recipe(**SHAPE, o_scale=f"{pattern}@1111", dtypes=dtype, seed=5).problem().o_scale
+        assert d == np.float32(d)
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf, 1 / 3])
 def test_a_scale_is_a_number_of_float32_above_0(value):
     tensors = {name: np.ones((1, 1, 1, 1)) for name in "qkv"}

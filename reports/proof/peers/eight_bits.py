@@ -29,7 +29,7 @@ SCALED = replace(CAST, probability_scale=2.0**8)
 class Rule:
     """An accept rule on outputs, of which both functions take the reference first."""
 
-    #: How far an element may be off, of the shape of the reference; for rules of a mean, its root mean square.
+    #: Largest distance of each element, of the shape of the reference; for rules of a mean, its root mean square.
     tolerance: Callable[[np.ndarray], np.ndarray]
     #: Return whether an output is accepted.
     accepts: Callable[[np.ndarray, np.ndarray], bool]

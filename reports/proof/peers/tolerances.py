@@ -39,7 +39,7 @@ OF_CASTS = ("p_saturates", "p_nan_above_448", "flushed_p_in_the_sum")
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What a suite and the bound say of a mutant on the problems of the suite."""
+    """Verdicts of a suite and of the bound on a mutant, on the problems of the suite."""
 
     mutant: str
     #: True if the suite refuses some output, and if the bound refutes some output, or some log-sum-exp.
@@ -55,7 +55,7 @@ class Measured:
     #: Tolerance over bound, and error of quantization over bound: median and least.
     wider: tuple[float, float]
     quantization: float
-    #: Whether the suite accepts a right kernel, and the bound does.
+    #: True if the suite accepts a right kernel, and if the bound does.
     accepted: bool
     held: bool
     mutants: tuple[Shown, ...]
