@@ -25,7 +25,10 @@ TELLING = ("normal", "large", "integers", "normal+v_one_hot", "rising")
 
 def descaled(subject: Subject, *needs: str, of: tuple[str, ...], **fixed: Any) -> SearchStrategy[Problem]:
     """Draw problems with descales by the patterns ``of``; some have groups of query heads, or values that are keys."""
-    axes = {name: OPTIONS[name].axes for name in FACTORS if subject.supports(name)}
+    always = [OPTIONS[name] for name in subject.kernel.limits.always if name in OPTIONS]
+    able = (name for name in FACTORS if subject.supports(name) and not any(x.excludes(OPTIONS[name]) for x in always))
+    axes = {name: OPTIONS[name].axes for name in able}
+    needs = tuple(dict.fromkeys((*needs, *axes)))  # so that no score is drawn beside which one of them has no meaning
     telling = partial(problems, subject, without=("empty",), regimes=TELLING, **fixed)
     ways = [telling(needs=needs, **{name: named(of, letters) for name, letters in axes.items()})]
     limits = subject.kernel.limits

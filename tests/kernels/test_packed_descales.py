@@ -128,7 +128,7 @@ def test_sequences_share_no_pages_whose_descales_differ():
 
 
 def test_finite_poison_and_its_descale_overflow_no_format():
-    """Of a problem with large descales the product of what lies in free slots stays at most as large as without."""
+    """The product of a poisoned key, its poisoned scale and a query is at most as large as without descales."""
     seen = 0
     for seed in range(40):
         problem = replace(RECIPE, key_length=3 + seed, k_descale="one_huge@BGK1", seed=seed).problem()

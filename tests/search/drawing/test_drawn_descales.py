@@ -13,11 +13,12 @@ from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.options import FACTORS
+from attn_spec.problem.options import FACTORS, with_parameters
 from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.drawing.strategies import problems
 from attn_spec.search.plain_calls import plain
 from attn_spec.search.preflight import preflight
+from attn_spec.search.property import load_all
 
 BY_HEAD, BY_KEY = "descale_by_head", "descale_by_key"
 
@@ -121,3 +122,18 @@ def test_a_plain_problem_of_an_ability_has_several_numbers_along_its_axis():
     problem = plain(made, "float32", BY_KEY)
     assert problem.k_descale.shape == (1, 1, problem.key_length, 1)
     assert len(np.unique(problem.k_descale)) == 3
+
+
+def test_no_score_is_drawn_beside_which_a_descale_has_no_meaning():
+    """A property that needs a descale of values draws those of queries and keys too."""
+    scores = with_parameters(("score_vector",))
+    made = emulate("made", PRECISE, supports=(*SUPPORTS, *FACTORS, *scores))
+    law = load_all()["descales.doubling_the_descale_of_values_doubles_the_output"]
+
+    @settings(max_examples=60, database=None, deadline=None, derandomize=True)
+    @given(law.problems(Subject(made, "float32")))
+    def check(problem):
+        assert problem.score_vector is None
+        assert problem.q_descale is not None
+
+    check()
