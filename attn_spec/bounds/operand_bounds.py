@@ -92,8 +92,9 @@ def operand_error(forward: Intermediates, contract: ResolvedContract) -> Operand
 def _open_codes(forward: Intermediates, contract: ResolvedContract) -> OperandError | None:
     """Return what the quantisers of a contract leave open of codes of q and k; None if nothing is."""
     problem = forward.problem
-    open_ = isinstance(problem, Replayed) and bool(contract.quantisers)
-    found = [problem.radius(name) for name in "qk"] if open_ else [None, None]
+    if not isinstance(problem, Replayed) or not contract.quantisers:
+        return None
+    found = [problem.radius(name) for name in "qk"]
     if all(radius is None for radius in found):
         return None
     E_q, E_k = (
