@@ -6,6 +6,8 @@ rounding of a key to the dtype of q moves a score by about 1.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from attn_spec.kernels.subject import Subject
@@ -124,6 +126,6 @@ def _numbers(subject: Subject, option: str, numbers: tuple[float, ...]) -> list[
 
 def _answer(subject: Subject, q: np.ndarray, k: np.ndarray, v: np.ndarray, **descales: float) -> float:
     """Return the first number of the output for scores q.k, with descales of one number."""
-    given = {name: np.full((1, 1, 1, 1), d) for name, d in descales.items()}
+    given: dict[str, Any] = {name: np.full((1, 1, 1, 1), d) for name, d in descales.items()}
     problem = Problem(q=q * WIDTH**0.5, k=k, v=v, dtypes=subject.dtypes, **given)
     return float(subject(problem)["output"][0, 0, 0, 0])

@@ -125,7 +125,7 @@ def _said(
     for (_, stored), reference in zip(pairs, references, strict=True):
         problem = _taken(subject, stored, dtype)
         answer = subject(problem)
-        refuted |= judge(problem, subject.contract, **answer).refuted
+        refuted |= judge(problem, subject.contract, output=answer["output"], lse=answer["lse"]).refuted
         accepted &= suite.applied.accepts(reference, bits.nearest(answer["output"], suite.dtype))
     return accepted, refuted
 
