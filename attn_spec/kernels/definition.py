@@ -15,11 +15,14 @@ from attn_spec.kernels.kernel import DECLARABLE, Kernel, KernelError
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options.option import OUTPUT
 from attn_spec.problem.problem import Problem
 
 #: Precisions in bits: the least at which only the rounding of results is visible, and the largest with bearable run
 #: time.
 BITS = (128, 4096)
+#: Options and abilities: all but the scale of a stored output, beside which there are no gradients.
+_SUPPORTS = tuple(name for name in DECLARABLE if name not in OPTIONS or OPTIONS[name].kind != OUTPUT)
 
 
 def kernel_of(precision: str) -> Kernel:
@@ -37,7 +40,7 @@ def kernel_of(precision: str) -> Kernel:
 
     # A product in mpmath takes a thousand times as long as one in an array, but problems of few keys have few products.
     made = kernel(
-        framework="numpy", dtypes=DTYPES, contract=FP64, supports=DECLARABLE, name=f"definition:{precision}",
+        framework="numpy", dtypes=DTYPES, contract=FP64, supports=_SUPPORTS, name=f"definition:{precision}",
         conventions={"masked_nonfinite": "excluded"}, devices=("cpu",), slowness=64.0,
     )(attention)  # fmt: skip
 

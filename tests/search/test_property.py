@@ -105,7 +105,7 @@ def able_of(property_):
         return SOUND["linear"]
     if other:
         return SOUND["other_scores"]
-    able = (kernel, resolve("torch_tiled"), SOUND["sequential"])
+    able = (kernel, resolve("torch_tiled"), SOUND["sequential"], resolve("torch_paged:eight_bits"))
     return next(each for each in able if set(property_.needs) & set(OPTIONS) <= each.supports)
 
 
