@@ -69,7 +69,7 @@ class TiledAttention(Dropout):
         """
         if self.c.reference != "maximum":
             return self.fixed_reference(m)
-        if self.adds_sink_last and self.tile.cols[0] == self.Sk:
+        if self.is_at_last_sink:
             return self.xp.where(m == -np.inf, tile_max, m)
         m_new = self.xp.maximum(m, tile_max)
         slack = self.c.reference_slack / (math.log(2) if self.is_base2 else 1.0)
@@ -79,6 +79,11 @@ class TiledAttention(Dropout):
     def adds_sink_last(self) -> bool:
         """True if the sink is reduced by the maximum of the keys alone."""
         return self.sinks is not None and self.order.sink == "last" and self.c.sink_reference == "keys"
+
+    @property
+    def is_at_last_sink(self) -> bool:
+        """True at the tile of such a sink. Its weight may overflow the format of probabilities, and is not cast."""
+        return self.adds_sink_last and self.tile.cols[0] == self.Sk
 
     def fixed_reference(self, m: Any) -> Any:
         """Return one reference for the row: zero, or an upper bound on its scores from norms of q and k."""
@@ -163,7 +168,8 @@ class TiledAttention(Dropout):
         return self.round(x * alpha, stage)
 
     def accumulate_row_sum(self, l: Any, p: Any) -> Any:
-        casts = self.casts_row_sum
+        casts = self.casts_row_sum and not self.is_at_last_sink
+        p = self.scaled_weights(p) if self.casts_row_sum and not casts else p
         w = self.convert(self.cast_once(p) if casts else p, "row_sum", "multiplicands" if casts else "softmax")
         return self.accumulate(lambda j: w[..., j, None], w.shape[-1], "row_sum", l)
 
@@ -224,6 +230,8 @@ class TiledAttention(Dropout):
 
     def accumulate_output(self, acc: Any, w: Any, v: Any) -> Any:
         """Return acc + w v over the keys of non-zero weight: 0 times a masked NaN would be NaN."""
+        if self.is_at_last_sink:  # it has no value
+            return acc
         return self.weighted_sum(w, self.enter_values(v), "output_accumulation", acc)
 
     def enter_values(self, v: Any) -> Any:
