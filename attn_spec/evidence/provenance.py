@@ -109,7 +109,7 @@ def contract_fields(contract: Contract, dtype: str) -> dict[str, Any]:
     """Return a contract in words, and every field of it at a dtype; its alternatives are in words too."""
     resolved = contract.at(dtype)
     found = {item.name: getattr(resolved, item.name) for item in fields(Contract)}
-    found["quantisers"] = [asdict(one) for one in contract.quantisers]
+    found["quantisers"] = "; ".join(map(repr, contract.quantisers))
     return {"summary": describe(contract), **found, "alternatives": "; ".join(map(describe, contract.alternatives))}
 
 

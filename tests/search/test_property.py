@@ -44,6 +44,7 @@ FAMILIES = [
     "permutation",
     "placement",
     "positions",
+    "quantisers",
     "scaling",
     "scores",
     "sinks",
