@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from attn_spec.reports.proof.zoo import mutants
 
+from attn_spec.contract.quantisers import Quantiser
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE, SOUND
@@ -40,6 +41,12 @@ DESCALED = emulate(
 EIGHT = replace(PRECISE, output="float8_e4m3fn", output_overflow="saturates")
 SCALED = emulate("scaled", EIGHT, supports=("scale", "causal", "gqa", "cross", "dv", "lse", "o_scale"))
 PAGED = emulate("paged", PRECISE, presentation="paged", supports=("causal", "gqa", "cross", "dv", "lse"))
+#: A sound kernel that makes codes of queries and keys, for properties of quantisers.
+QUANTISING = emulate(
+    "quantising",
+    replace(PRECISE, quantisers=tuple(Quantiser(of=name, block=8, division_error=0.0) for name in "qk")),
+    supports=("scale", "causal", "gqa", "cross", "dv", "lse", "seqused_k"),
+)
 #: A sound kernel of calls that append, for properties of these.
 APPENDING = emulate(
     "appending",
@@ -106,7 +113,7 @@ def test_a_sound_kernel_passes_every_property(name, examples):
     for kernel in kernels:
         able = (
             each
-            for each in (SOUND[kernel], PAGED, DESCALED, SCALED)
+            for each in (SOUND[kernel], PAGED, DESCALED, SCALED, QUANTISING)
             if PROPERTIES[name].applies_to(Subject(each, "float32"))
         )
         row, _ = examine(name, next(able, APPENDING), "float32", examples)
