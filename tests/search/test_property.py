@@ -41,6 +41,7 @@ FAMILIES = [
     "linearity",
     "masking",
     "online_rescaling",
+    "output_scale",
     "permutation",
     "placement",
     "positions",
