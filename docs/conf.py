@@ -1,5 +1,6 @@
 """Settings of the site. ``make docs`` builds it; nothing is loaded from outside, neither then nor by a reader."""
 
+import sys
 from pathlib import Path
 
 from attn_spec.reports.reference import pages
@@ -8,8 +9,10 @@ import attn_spec
 
 project = "attn-spec"
 release = version = attn_spec.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+extensions = ["myst_parser", "sphinx.ext.autodoc", "formulas", "terms"]
 exclude_patterns = ["_build"]
+myst_enable_extensions = ["dollarmath"]
 smartquotes = False
 html_theme = "furo"
 html_title = f"attn-spec {release}"

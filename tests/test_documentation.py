@@ -177,7 +177,8 @@ def test_sentences_are_short_enough_to_be_read_once():
 
 def long_sentences(text, most=25):
     """Return the sentences of a page that have more words than a reader keeps in mind."""
-    prose = re.sub(r"^(#|\||!|\d+\. ).*$", "", FENCED.sub("\n\n", text), flags=re.MULTILINE)
+    prose = re.sub(r"\$\$.*?\$\$", "x", FENCED.sub("\n\n", text), flags=re.DOTALL)
+    prose = re.sub(r"^(#|\||!|\d+\. ).*$", "", re.sub(r"\$[^$]+\$", "x", prose), flags=re.MULTILINE)
     paragraphs = re.split(r"\n\s*\n|\n(?=- |  - )", prose)
     sentences = (sentence for part in paragraphs for sentence in re.split(r"(?<=[.?])\s", " ".join(part.split())))
     return [sentence for sentence in sentences if len(re.sub(r"`[^`]*`|\]\([^)]*\)", "x", sentence).split()) > most]
