@@ -239,7 +239,7 @@ def dq_error(errors: ScoreGradientError, slack: np.ndarray | float) -> np.ndarra
     sigma = abs(errors.forward.problem.scale_value)
     kept = np.abs(errors.grad.dS @ k) + (slack / sigma if sigma else 0.0)
     # The sum of P k is itself evaluated in float64, from P with its own error.
-    evaluated = np.expm1(4 * evaluation_alpha(errors.near))[..., None] + 2.0**-40
+    evaluated = np.expm1(4 * evaluation_alpha(errors.near))[..., None] + max(2.0**-40, k.shape[-2] * 2.0**-52)
     shared = np.abs(errors.P_slope @ k) + term("the evaluation of P k", evaluated * (errors.P_slope @ size))
     apart = (
         term("keys' own errors in dq", errors.own @ size)

@@ -400,7 +400,7 @@ def _over_runs_of_keys(forward: Intermediates, delta: np.ndarray, terms: np.ndar
     return np.where(
         forward.visible,
         term("a run is no less than its key", np.maximum(found, terms), found)
-        + term("the evaluation of the sum over a run", 2.0**-44 * sums[..., -1:]),
+        + term("the evaluation of the sum over a run", max(2.0**-44, len(at) * 2.0**-52) * sums[..., -1:]),
         0.0,
     )
 
