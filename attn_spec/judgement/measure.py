@@ -338,15 +338,16 @@ def _in_base(
 ) -> tuple[Enclosed, np.ndarray, np.ndarray]:
     """Return the LSE as a logarithm of another base, its allowed error, and where it fits its formats, [B, Hq, Sq].
 
-    Base 2 costs one more product with a rounded constant, and log2 may overflow where the natural logarithm does not.
+    Base 2 costs one more product with a rounded constant, in the format that the logarithm is found in or stored in.
+    And log2 may overflow where the natural logarithm does not.
     """
     if base == "e":
         return truth, allowed, np.ones(allowed.shape, dtype=bool)
     value = truth.value / np.log(2.0)
     tiny = np.where(np.isfinite(value), np.abs(value), 0.0) * 2.0**-50
-    final = contract.stages.lse
+    stages = contract.stages.lse, contract.stages.softmax
     size = np.where(np.isfinite(value), np.abs(value), 0.0) + allowed
-    extra = gamma((final.u, 3)) * size + final.eta
+    extra = gamma((max(one.u for one in stages), 3)) * size + max(one.eta for one in stages)
     converted = Enclosed(value, truth.low / np.log(2.0), truth.radius * 1.5 + tiny)
     allowed = allowed / np.log(2.0) * (1 + 2.0**-40) + term("roundings of a logarithm of base 2", extra)
     held = np.where(np.isfinite(value), np.abs(value), 0.0) + allowed <= contract.largest("lse", "softmax")

@@ -93,6 +93,23 @@ def test_the_lse_is_measured_in_the_contracts_format():
 def test_base_2():
     assert log_sum_exp(TWO_KEYS, 1.0, lse_base="2").ulps.item() < 2.0**-10
     assert log_sum_exp(TWO_KEYS, LOG2, lse_base="2").outside.all()
+
+
+@pytest.mark.parametrize("bits", [130, 137, 185])
+def test_a_logarithm_of_base_2_may_be_found_in_the_softmax_format(bits):
+    def cut(x):  # to bfloat16
+        significand, exponent = math.frexp(x)
+        return math.ldexp(math.floor(significand * 2**8), exponent - 8)
+
+    contract = replace(FLOAT32, softmax="bfloat16", exponent="natural", rounding="toward_zero")
+    score = float(np.nextafter(np.float32((bits + 1) * 2.0**12), np.float32(0)))
+    problem = float32_head([[score]], [[1.0]], [[1.0]], scale=1.0)
+    lse = np.full((1, 1, 1), cut(cut(score) * cut(math.log2(math.e))))
+
+    judgement = judge(problem, contract, lse=lse, conventions=Conventions(lse_base="2"))
+
+    assert not judgement.refuted
+    assert judgement.ratio > 0.35  # the room is that of five roundings; these are three
     assert log_sum_exp(TWO_KEYS, 1.0).outside.all()
 
 
