@@ -346,10 +346,11 @@ def _in_base(
     value = truth.value / np.log(2.0)
     tiny = np.where(np.isfinite(value), np.abs(value), 0.0) * 2.0**-50
     stages = contract.stages.lse, contract.stages.softmax
+    allowed = allowed / np.log(2.0) * (1 + 2.0**-40)
     size = np.where(np.isfinite(value), np.abs(value), 0.0) + allowed
     extra = gamma((max(one.u for one in stages), 3)) * size + max(one.eta for one in stages)
     converted = Enclosed(value, truth.low / np.log(2.0), truth.radius * 1.5 + tiny)
-    allowed = allowed / np.log(2.0) * (1 + 2.0**-40) + term("roundings of a logarithm of base 2", extra)
+    allowed = allowed + term("roundings of a logarithm of base 2", extra)
     held = np.where(np.isfinite(value), np.abs(value), 0.0) + allowed <= contract.largest("lse", "softmax")
     return converted, allowed, guard("a log-sum-exp of base 2 that overflows is not measured", held, True)
 
