@@ -82,7 +82,9 @@ def probability_cast(contract: ResolvedContract) -> Rounding:
         + term("the cast of the probabilities", term("both roundings of a probability, multiplied", own.u * enters.u))
     )
     scaled = contract.stages.softmax.u if contract.rounds_scale else 0.0
-    lost = term("underflow of a probability's cast", own.eta) + term("underflow of a probability's entry", enters.eta)
+    lost = term("underflow of a probability's cast", own.eta * (1 + enters.u)) + term(
+        "underflow of a probability's entry", enters.eta
+    )
     return Rounding(
         cast + term("the product of a probability and its scale", scaled * (1 + cast)),
         lost / contract.probability_scale,

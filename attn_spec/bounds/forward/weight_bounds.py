@@ -268,13 +268,15 @@ def partial_lse_error(forward: Intermediates, contract: ResolvedContract) -> np.
 def merge_weight_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Error of the logarithm of one computed e^(L_t - L), given L_t and L, for the part t of each key.
 
-    L is the largest L_t, or their own log-sum-exp, so the argument is at most M - s + 2 log n in size.
+    L is the largest L_t, or their own log-sum-exp, so the argument is at most M - s + 2 log n in size. As computed it is
+    off by the errors of both.
     """
     delta = score_error(forward, contract)
     argument = (
         _distance(forward, contract, delta)
         + term("the number of keys in a part's argument", 2 * np.log(np.maximum(forward.keys, 1)))
         + count("the number of keys in a part's argument", 1)
+        + term("errors of log-sum-exps in a part's argument", 2 * partial_lse_error(forward, contract))
     )
     error = term("the argument of a part's weight", contract.stages.softmax.u * argument) + term(
         "the exponential of a part's weight", exponential_error(contract)

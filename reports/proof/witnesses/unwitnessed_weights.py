@@ -106,6 +106,7 @@ WEIGHTS: dict[str, tuple[Strike, ...]] = {
     "a product of two errors, which the room of the first-order terms hides at the precision of float16": (
         "the score's error in the difference of score and LSE",
         "the LSE's error in the difference of score and LSE",
+        "errors of log-sum-exps in a part's argument",
         "the error of a score in its distance",
         "the error of the maximum in a distance",
         "the error of the largest score",
