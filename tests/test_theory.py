@@ -22,7 +22,6 @@ NOT_YET = {
     "bounds.forward.dropout_bounds",
     "bounds.forward.output_bounds",
     "bounds.forward.output_scale_bounds",
-    "bounds.forward.row_sum_bounds",
     "bounds.forward.value_spread",
     "bounds.forward.weighted_means",
 }
