@@ -195,7 +195,8 @@ def _weighted_error(row: Setting, E_X: np.ndarray) -> tuple[np.ndarray, np.ndarr
     if contract.delta == "probabilities":
         stores = (stored.u, count("the stores of P dP less P D", 1))
         each = gamma((work.u, count("the sums of P dP less P D", 1)), stores)
-        products = term("P dP less P D", each) * weights.most * (np.abs(grad.dP) + np.abs(grad.D) + E_X)
+        largest = weights.most + term("underflow of P in dA", weights.eta)
+        products = term("P dP less P D", each) * largest * (np.abs(grad.dP) + np.abs(grad.D) + E_X)
         tiny = tiny + times("the rounding of P dP less P D", 1 + relative) * products
     E_dA = (
         term("the error of P in dA", own * times("roundings of P's error in dA", 1 + relative))
