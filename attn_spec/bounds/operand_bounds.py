@@ -333,6 +333,14 @@ def pair_error(forward: Intermediates, contract: ResolvedContract, *, shared: bo
 
 
 @np.errstate(all="ignore")
+def largest_argument_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
+    """Return the largest error that the operands of a pair make in a number of their sum, [B, Hq, Sq, Sk]."""
+    q, k, _ = _entering(forward, contract)
+    of_q, of_k = (x.error.max(axis=-1, initial=0.0) for x in (q, k))
+    return of_q[..., :, None] + of_k[..., None, :]
+
+
+@np.errstate(all="ignore")
 def pairs_pulled_back(
     forward: Intermediates, gradient: Approximation
 ) -> tuple[Approximation, Approximation, dict[str, Approximation]]:

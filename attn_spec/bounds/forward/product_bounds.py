@@ -8,7 +8,7 @@ import numpy as np
 
 from attn_spec.attention.terms import DESCALES, divisor, used
 from attn_spec.bounds.intermediates import Intermediates, memoized
-from attn_spec.bounds.operand_bounds import operand_error, pair_error, stored_format
+from attn_spec.bounds.operand_bounds import largest_argument_error, operand_error, pair_error, stored_format
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.products import (
     exact_bits,
@@ -204,22 +204,38 @@ def product_sizes(forward: Intermediates, contract: ResolvedContract) -> np.ndar
 
 @np.errstate(all="ignore")
 def shared_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
-    """Return the part of :func:`dot_product_error` that two products of the same operands share."""
+    """Return the part of :func:`dot_product_error` that two products of the same operands share.
+
+    Of what is no product, w.tanh(q' + k'), that is all but the own roundings of each. They are those beside exact
+    operands, and more. Where operands are off by e, an error of the argument meets a slope that is at most e^(3 e)
+    times as large, since the logarithm of the slope of tanh changes by 2 at most where its argument changes by 1, and
+    the argument by e and its rounding. What e has become is rounded again by each operation, and in the product.
+    """
     errors, of_pairs = operand_error(forward, contract), pair_error(forward, contract)
     if errors is None:
         return np.zeros(forward.dot.shape)
     if of_pairs is None:
         return errors.moves(forward)
-    # What the operands' errors have moved is rounded in each again.
-    again = pair_error(forward, contract, shared=False)
+    again, work = pair_error(forward, contract, shared=False), contract.stages.score_accumulation
     assert again is not None
-    moved = gamma((contract.stages.score_accumulation.u, forward.q.shape[-1] + 4), (contract.stages.stored_scores.u, 4))
-    return np.maximum(
-        of_pairs
-        - term("roundings that two scores of a pair do not share", again)
-        - term("roundings of errors that two scores share", moved * of_pairs),
-        0.0,
+    d, entering = forward.q.shape[-1], contract.stages.multiplicands
+    moved = gamma(
+        (entering.u, 2),
+        (skipped_pieces(contract, work.format, work.format), 1),
+        (work.u, 4),
+        (contract.stages.stored_scores.u, 4),
+        *roundings_of_sum(contract, "score_accumulation", d, blocks=math.ceil(d / contract.matrix_block)),
     )
+    steeper = times(
+        "slopes that errors which two scores share make steeper",
+        np.exp(np.minimum(3 * largest_argument_error(forward, contract), 700.0)),
+    )
+    shared = (
+        of_pairs
+        - term("roundings that two scores of a pair do not share", again * steeper)
+        - term("roundings of errors that two scores share", moved * of_pairs)
+    )
+    return np.where(np.isfinite(of_pairs), np.maximum(shared, 0.0), 0.0)
 
 
 @memoized

@@ -268,8 +268,8 @@ def partial_lse_error(forward: Intermediates, contract: ResolvedContract) -> np.
 def merge_weight_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Error of the logarithm of one computed e^(L_t - L), given L_t and L, for the part t of each key.
 
-    L is the largest L_t, or their own log-sum-exp, so the argument is at most M - s + 2 log n in size. As computed it is
-    off by the errors of both.
+    L is the largest L_t, or their own log-sum-exp, so the argument is at most M - s + 2 log n in size. As computed it
+    is off by the errors of both.
     """
     delta = score_error(forward, contract)
     argument = (

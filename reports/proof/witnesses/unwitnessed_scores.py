@@ -16,6 +16,7 @@ SCORES: dict[str, tuple[Strike, ...]] = {
         "a product of pieces is one of rounded pieces",
         "both roundings of a probability, multiplied",
         "roundings of errors that two scores share",
+        "slopes that errors which two scores share make steeper",
         "both operands underflow",
         "underflow of both descaled operands",
         "roundings make underflow grow",
