@@ -235,7 +235,7 @@ def partial_lse_error(forward: Intermediates, contract: ResolvedContract) -> np.
     e^-off <= l_t < n e^(slack + off + 1) whatever the part, so |log l_t| < log n + slack + off + 1 and |L_t| is at most
     that much more than the largest score; off is :func:`reference_rounding`. A reference that is no maximum of the part
     may be farther from it, by two scores at most.
-    One logarithm, one sum, one store; with base 2 both summands are multiplied by ln 2. An offset in the exponents
+    One logarithm, one sum, one store; with base 2 their sum or both are multiplied by ln 2. An offset in the exponents
     moves the reference as far, and is subtracted.
     """
     largest = _largest_score(forward, contract)
@@ -257,8 +257,12 @@ def partial_lse_error(forward: Intermediates, contract: ResolvedContract) -> np.
         (contract.stages.lse.of(softmax.format).u, count("storing a part's log-sum-exp", 1)),
         (work.u, count("base 2 of a part's log-sum-exp", 4) if contract.base2 else 0),
     )
+    # A product with ln 2 in a coarser format than that of scores takes one of those two roundings.
+    coarser = contract.base2 and softmax.u > work.u
+    logarithm = term("the rounding of a part's logarithm in base 2", softmax.u * log_sum) if coarser else 0.0
     return (
         term("the logarithm of a part's row sum", elementary_error(contract, "log_error") * (1 + log_sum))
+        + logarithm
         + relative * size
     )
 

@@ -69,6 +69,7 @@ WEIGHTS: dict[str, tuple[Strike, ...]] = {
         but(3, "base 2 of a part's log-sum-exp"),
         but(2, "base 2 of a part's log-sum-exp"),
         "base 2 of a part's log-sum-exp",
+        "the rounding of a part's logarithm in base 2",
         "the argument of a part's weight",
         "the exponential of a part's weight",
         "base 2 of a part's weight",
