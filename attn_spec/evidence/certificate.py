@@ -114,7 +114,7 @@ class Declarations(Model):
     #: Number of signatures (shapes with options) that each search draws; None is any number. None in a certificate of
     #: an earlier version, which does not record it.
     signatures: int | None = None
-    #: What a new shape costs, if that is why searches keep to few signatures; else empty.
+    #: Sentence about the cost of a new shape, if searches keep to few signatures for it; else empty.
     cost_of_new_shapes: str = ""
 
 

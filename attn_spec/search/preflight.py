@@ -73,7 +73,7 @@ class Preflight:
     subjects: tuple[Subject, ...]
     #: Dtypes and options that were tried without success, with the reason.
     declined: dict[str, str] = field(default_factory=dict)
-    #: What a new shape costs, if the searches keep to few signatures for it; else empty.
+    #: Sentence about the cost of a new shape, if searches keep to few signatures for it; else empty.
     cost_of_new_shapes: str = ""
 
     def with_few_signatures(self, first: Subject) -> Preflight:

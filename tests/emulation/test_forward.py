@@ -243,7 +243,7 @@ def test_the_end_of_the_keys_is_tested_in_one_step():
 
 @pytest.mark.parametrize("row_sum_of", ["uncast", "cast"])
 def test_a_sink_that_is_added_last_is_not_cast(row_sum_of):
-    """Its weight exp(z - max s) is e^20 here, which float16 does not have; it enters the row sum, and no product."""
+    """A sink whose weight exp(z - max s) is e^20, above all numbers of float16, enters the row sum and no product."""
     contract = replace(PRECISE, probabilities="float16", row_sum_of=row_sum_of, sink_reference="keys")
     made = emulate("late", contract, order=Order(kv_tile=4, sink="last"), supports=("bias", "sinks", "lse"))
     subject, one = Subject(made, "float32"), np.ones((1, 1, 2, 1))

@@ -1,4 +1,4 @@
-"""What a new shape costs is measured, and a search keeps to few where it costs much."""
+"""Preflight measures the cost of a new shape, and a search keeps to few shapes where it is high."""
 
 import time
 
