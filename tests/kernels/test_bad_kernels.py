@@ -278,6 +278,8 @@ def test_an_undecorated_callable_is_asked_what_it_can_do(attn_spec, folder):
     assert declarations["supports"] == ["cross", "dropout_by_chance", "dv", "scale"]
     assert sorted(declarations["declined"]) == [
         "backward",
+        "descale_by_head",
+        "descale_by_key",
         "dropout_seed",
         "empty",
         "gqa",
