@@ -91,7 +91,7 @@ def test_an_emulated_contract_holds():
 
 @pytest.mark.parametrize("wrong", [rounds_queries, swaps_formats], ids=lambda found: found.name)
 def test_a_cache_that_is_read_wrong_is_refuted(wrong):
-    assert verdict(OUTPUT, wrong, FIRST) is Verdict.REFUTED
+    assert verdict(OUTPUT, wrong, FIRST, 60) is Verdict.REFUTED
 
 
 def test_a_format_of_16_bits_includes_them():
