@@ -6,7 +6,9 @@ behind the last key in its page is left out before anything is computed.
 ``eight_bits`` reads a cache of float8_e4m3fn, and writes its output in that format, divided by a scale.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from attn_spec.contract.presets import FUSED
 from .torch_packed import OPTIONS, descales_of_entry, of_entry, spans
 from .torch_tiled import CONTRACTS, DESCALES, SHAPES, Scores, online_softmax
 
+#: Descales of which ``quantized`` takes a number for each key.
 SCALE_CACHES = ("k_descale", "v_descale")
 
 
@@ -66,17 +69,22 @@ def each_sequence(
     cu_seqlens_q: Tensor,
     block_table: Tensor,
     seqused_k: Tensor,
-    alibi_slopes: Tensor | None,
-    sinks: Tensor | None,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    scale_caches: Mapping[str, Tensor] = MappingProxyType({}),
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Return out [Tq, Hq, Dv] in the dtype of the values, and lse [Hq, Tq], one sequence after the other."""
+    """Return out [Tq, Hq, Dv] in the dtype of the values, and lse [Hq, Tq], one sequence after the other.
+
+    Descales lie by sequence in ``options``, [B, Hkv], or by key in ``scale_caches``, [pages, page size, Hkv].
+    """
     wide = torch.promote_types(q.dtype, torch.float32)
     out, lse = v.new_empty(*q.shape[:2], v.shape[-1]), q.new_empty(q.shape[1], len(q), dtype=wide)
     for entry, (rows, length) in enumerate(zip(spans(cu_seqlens_q), seqused_k.tolist(), strict=True)):
-        keys, values = (gathered(cache, block_table[entry], length) for cache in (k, v))
-        queries = q[rows].transpose(0, 1)[None]
+        pages, queries = block_table[entry], q[rows].transpose(0, 1)[None]
+        keys, values = (gathered(cache, pages, length) for cache in (k, v))
         own = {"alibi_slopes": of_entry(alibi_slopes, entry), **descales_of_entry(options, entry)}
+        own |= {name: gathered(cache[..., None], pages, length) for name, cache in scale_caches.items()}
         found = online_softmax(Scores(queries, keys, None, **options | own), values, sinks)
         out[rows], lse[:, rows] = found[0][0].transpose(0, 1), found[1][0]
     return out, lse
@@ -108,17 +116,9 @@ def quantized(
     Keys and values of 8 bits are numbers of the dtype of q too, in which they are read.
     """
     del max_seqlen_q, max_seqlen_k
-    out = q.new_empty(*q.shape[:2], v.shape[-1])
-    for entry, (rows, length) in enumerate(zip(spans(cu_seqlens_q), seqused_k.tolist(), strict=True)):
-        keys, values = (gathered(cache, block_table[entry], length).to(q.dtype) for cache in (k, v))
-        scales: dict[str, Any] = {
-            name: gathered(options[name][..., None], block_table[entry], length)
-            for name in SCALE_CACHES
-            if name in options
-        }
-        scores = Scores(q[rows].transpose(0, 1)[None], keys, None, **options | scales)
-        out[rows] = online_softmax(scores, values, None)[0][0].transpose(0, 1)
-    return out
+    placed = {"cu_seqlens_q": cu_seqlens_q, "block_table": block_table, "seqused_k": seqused_k}
+    scale_caches = {name: options.pop(name) for name in SCALE_CACHES if name in options}
+    return each_sequence(q, k.to(q.dtype), v.to(q.dtype), **placed, scale_caches=scale_caches, **options)[0]
 
 
 @kernel(
