@@ -158,7 +158,7 @@ def assert_output_scaled(
     if not compares_bits(subject):
         assert_within_bound(subject, changed, after)
         return
-    stored, unit = subject.contract.format("output"), 1.0 if problem.o_scale is None else problem.o_scale
+    stored, unit = subject.contract.format("output"), problem.output_unit
     old, new = before["output"], after["output"]
     # A number below the smallest normal one, where the grid is coarser for its size, may be rounded to that.
     normal = (np.abs(old) > unit * stored.smallest_normal) & (np.abs(factor * old) < unit * stored.largest)

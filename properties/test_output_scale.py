@@ -50,7 +50,7 @@ def test_outputs_above_the_largest_number_become_it(subject: Subject, problem: P
     if contract.output_overflow != "saturates":
         return
     assert problem.o_scale is not None
-    most = float(problem.o_scale.item()) * FORMATS[contract.output].largest
+    most = problem.output_unit * FORMATS[contract.output].largest
     truth, bound = analysis_of(problem).truth_and_bound(replace(contract, output_overflow="leaves"))
     measured = judgement.measurements[0]
     # The error of an output that no cast makes smaller, so that its quotient is above the largest number for certain.

@@ -16,7 +16,7 @@ from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Operand, parameters_of
 from attn_spec.attention.terms import DESCALES, used
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, memoized, repeated_keys
-from attn_spec.bounds.replay import Replayed
+from attn_spec.bounds.replay import replay_of
 from attn_spec.bounds.running_error import Approximation, RowErrors, RunningErrors, given, stored
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.products import roundings_of_sum
@@ -91,8 +91,8 @@ def operand_error(forward: Intermediates, contract: ResolvedContract) -> Operand
 
 def _open_codes(forward: Intermediates, contract: ResolvedContract) -> OperandError | None:
     """Return what the quantisers of a contract leave open of codes of q and k; None if nothing is."""
-    problem = forward.problem
-    if not isinstance(problem, Replayed) or not contract.quantisers:
+    problem = replay_of(forward.problem, contract)
+    if problem is None:
         return None
     found = [problem.radius(name) for name in "qk"]
     if all(radius is None for radius in found):
@@ -109,10 +109,11 @@ def codes_known(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
     Nothing is known of a block with a number that is not finite. Its scale is then none, and 0 times it is NaN.
     """
     found = np.ones(forward.s.shape[:-1], dtype=bool)
-    if not isinstance(forward.problem, Replayed) or not contract.quantisers:
+    problem = replay_of(forward.problem, contract)
+    if problem is None:
         return found
     for name in "qkv":
-        if (radius := forward.problem.radius(name)) is not None:
+        if (radius := problem.radius(name)) is not None:
             known = np.isfinite(radius).all(axis=-1)
             found = found & (known if name == "q" else known.all(axis=-1, keepdims=True))
     return found
@@ -140,10 +141,10 @@ def value_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
 
     Of values that a quantiser makes, what is open of their codes.
     """
-    problem = forward.problem
-    if isinstance(problem, Replayed) and contract.quantisers and (radius := problem.radius("v")) is not None:
+    replay = replay_of(forward.problem, contract)
+    if replay is not None and (radius := replay.radius("v")) is not None:
         found = term("codes of values at a tie", radius)
-    elif not problem.projects:
+    elif not forward.problem.projects:
         return None
     else:
         found = term("errors of values", _value_errors(forward, contract))

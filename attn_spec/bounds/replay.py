@@ -100,6 +100,11 @@ class Codes:
     inside: np.ndarray
 
 
+def replay_of(problem: Problem, contract: ResolvedContract) -> Replayed | None:
+    """Return the problem if the quantisers of a contract have left it; else None."""
+    return problem if isinstance(problem, Replayed) and contract.quantisers else None
+
+
 @np.errstate(all="ignore")
 def replayed(problem: Problem, contract: ResolvedContract) -> Problem:
     """Return the problem of codes and scales that the quantisers of a contract leave of ``problem``.

@@ -179,7 +179,6 @@ def _judge(
     truth, bound = known.truth_and_bound(contract)
     there = problem.there
     if output is not None:
-        unit = 1.0 if problem.o_scale is None else float(problem.o_scale.item())
         expected, allowed, inside = _with_empty_rows(known, contract, truth["output"], bound, conventions.empty_row)
         decided = there | guard("rows behind their sequence are not measured", conventions.unused_rows == "zero", True)
         # Arithmetic of a row that is not there may spread NaN as that of one that sees no key.
@@ -194,7 +193,7 @@ def _judge(
         one = _measure(
             "output", contract.output, output, truth=expected, allowed=allowed, measured=measured, asked=asked
         )
-        measurements.append(replace(one, unit=unit))
+        measurements.append(replace(one, unit=problem.output_unit))
     if lse is not None:
         if not conventions.sink_in_lse:
             known = known.without_sinks

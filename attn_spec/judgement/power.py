@@ -183,7 +183,7 @@ def _neighbours(problem: Problem) -> Iterator[tuple[str, Problem]]:
 
 def _rounded(one: Planting, answer: Answer) -> Answer:
     formats = {"output": one.contract.output, "lse": one.contract.lse}
-    units = {"output": 1.0 if one.problem.o_scale is None else one.problem.o_scale}
+    units = {"output": one.problem.output_unit}
 
     def stored(name: str, x: np.ndarray) -> np.ndarray:
         form, d = formats.get(name) or one.problem.dtype_of(name[1:], one.contract.gradients), units.get(name, 1.0)

@@ -200,7 +200,7 @@ class Subject:
             raise Misbehaviour("the kernel declares lse but returned no (out, lse) pair")
         self._check_inputs_untouched(handed, tensors, options)
         stored = self._taken(problem, "output", out, self.contract.output)
-        output = {"output": stored if problem.o_scale is None else stored * problem.o_scale}
+        output = {"output": stored if problem.output_unit == 1 else stored * problem.output_unit}
         return output if lse is None else output | {"lse": self._taken(problem, "lse", lse, None)}
 
     def gradients(self, problem: Problem, cotangent: np.ndarray, **further: Any) -> dict[str, bits.Values]:

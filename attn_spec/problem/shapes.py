@@ -127,3 +127,8 @@ class Shapes(Options):
     def scale_value(self) -> float:
         """Scale of the problem, rounded to float64."""
         return self.scale_divisor**-0.5 if self.scale is None else self.scale
+
+    @property
+    def output_unit(self) -> float:
+        """Real number that a 1 in a stored output stands for: the scale of the output, else 1."""
+        return 1.0 if self.o_scale is None else float(self.o_scale.item())

@@ -21,7 +21,7 @@ import numpy as np
 
 from attn_spec.bounds.intermediates import Intermediates
 from attn_spec.bounds.operand_bounds import value_sizes
-from attn_spec.bounds.replay import Replayed
+from attn_spec.bounds.replay import replay_of
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.products import Factors
 from attn_spec.contract.roundoff import is_power_of
@@ -96,8 +96,8 @@ def _of_descale(forward: Intermediates, contract: ResolvedContract, *stages: str
 
 def _of_block_scale(forward: Intermediates, contract: ResolvedContract) -> Factors:
     """Return by how much the scale of a quantiser of values may be another, as a rounding of that size."""
-    problem = forward.problem
-    if not isinstance(problem, Replayed) or not contract.quantisers:
+    problem = replay_of(forward.problem, contract)
+    if problem is None:
         return ()
     error = float(np.max(problem.scale_error("v_descale"), initial=0.0))
     return ((error, count("the scale of a block of values", 1)),) if error else ()

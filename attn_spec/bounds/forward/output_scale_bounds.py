@@ -31,15 +31,9 @@ DEFLATION = 1.0 - 2.0**-30
 SCALE, READING = FORMATS["float32"].precision, FORMATS["float64"]
 
 
-def scale_of(forward: Intermediates) -> float:
-    """Return the scale of the output, 1 without one."""
-    d = forward.problem.o_scale
-    return 1.0 if d is None else float(d.item())
-
-
 def scaling(forward: Intermediates, contract: ResolvedContract) -> tuple[float, float]:
     """Return the factor for ``gamma`` of dividing an output by its scale, perhaps by a rounded reciprocal."""
-    exact = is_power_of(2, scale_of(forward))
+    exact = is_power_of(2, forward.problem.output_unit)
     return _last_step(contract).u, count("the division by the scale of the output", 0 if exact else 2)
 
 
@@ -56,14 +50,14 @@ def scaled_underflow(forward: Intermediates, contract: ResolvedContract, cast: R
     """Return the absolute error of an output that its cast, and the division by its scale before it, make."""
     lost = term("underflow of the output divided by its scale", (1 + cast.u) * _last_step(contract).eta)
     divided = 0.0 if forward.problem.o_scale is None else lost
-    return scale_of(forward) * (divided + term("underflow of the output's cast", cast.eta))
+    return forward.problem.output_unit * (divided + term("underflow of the output's cast", cast.eta))
 
 
 def saturation(forward: Intermediates, contract: ResolvedContract, size: np.ndarray) -> np.ndarray | float:
     """Return how far saturation takes true outputs of at most that ``size``, [.., Sq, Dv]; 0 without it."""
     if contract.output_overflow != "saturates":
         return 0.0
-    most = scale_of(forward) * contract.stages.output.format.largest
+    most = forward.problem.output_unit * contract.stages.output.format.largest
     return term("saturation of the output", np.maximum(size - most, 0.0))
 
 
@@ -76,7 +70,7 @@ def output_fits(
     the ``cast`` makes at least u_f |o|. It comes after the number that must not exceed the end of those that round to
     the largest: an output of amax / o_scale = 448 exactly is finite.
     """
-    d = scale_of(forward)
+    d = forward.problem.output_unit
     widest = (size + allowed).max(axis=-1, initial=0.0)
     before_cast = (size + allowed - cast.u * DEFLATION * size).max(axis=-1, initial=0.0)
     inside = widest <= contract.largest("softmax")
@@ -104,7 +98,7 @@ def _constants(forward: Intermediates, contract: ResolvedContract) -> list[float
 
     A kernel may fold the inverse of the scale with a descale of values, or with that of the scale of probabilities.
     """
-    d, c, of_values = scale_of(forward), contract.probability_scale, forward.problem.v_descale
+    d, c, of_values = forward.problem.output_unit, contract.probability_scale, forward.problem.v_descale
     found = [d, 1 / d, 1 / (c * d)]
     if of_values is not None:
         found += [x / (c * d) for x in (of_values.min(initial=1.0), of_values.max(initial=1.0))]

@@ -12,7 +12,7 @@ import numpy as np
 from attn_spec.attention.terms import BENDS, DESCALES, TERMS, numbers_of, used
 from attn_spec.bounds.forward.product_bounds import dot_product_error, exact_scores, shared_error
 from attn_spec.bounds.intermediates import Intermediates, memoized
-from attn_spec.bounds.replay import Replayed
+from attn_spec.bounds.replay import replay_of
 from attn_spec.bounds.running_error import Approximation, RunningErrors
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.roundoff import elementary_error, gamma, is_power_of
@@ -213,8 +213,8 @@ def scale_error(forward: Intermediates, contract: ResolvedContract, name: str) -
 
     Theorem: with d (1 + e) for d, and s + delta for s, |e| <= E, the product is off by d E |s| + d (1 + E) |delta|.
     """
-    problem = forward.problem
-    if not isinstance(problem, Replayed) or not contract.quantisers:
+    problem = replay_of(forward.problem, contract)
+    if problem is None:
         return 0.0
     return term("the scale of a block", problem.scale_error(name))
 

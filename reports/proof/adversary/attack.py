@@ -224,7 +224,7 @@ def _outputs(
         contract, attack.order, q, k, v, **options
     )
     out, lse = call()
-    return {"output": out if attack.problem.o_scale is None else out * attack.problem.o_scale.item(), "lse": lse}
+    return {"output": out * attack.problem.output_unit, "lse": lse}
 
 
 def _operands(
