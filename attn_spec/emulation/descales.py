@@ -19,6 +19,9 @@ from .arithmetic import Order
 from .matrix_products import MatrixProducts
 from .tile import Tile
 
+#: Options that multiply stored numbers: those of q, k and v, and of the output.
+SCALES = (*FACTORS, "o_scale")
+
 
 class Descales(MatrixProducts):
     """The descales of one call, [B, Hkv, Sk or 1, 1], and the tensors that they multiply."""
@@ -33,7 +36,7 @@ class Descales(MatrixProducts):
         #: Descales by option.
         self.given_descales: dict[str, np.ndarray] = {
             name: np.asarray(values_of(options[name]), dtype=np.float64)
-            for name in (*FACTORS, "o_scale")
+            for name in SCALES
             if options.get(name) is not None
         }
 

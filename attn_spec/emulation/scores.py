@@ -19,11 +19,11 @@ from attn_spec.contract.stages import contains
 from attn_spec.kernels.frameworks.framework import of, values_of
 from attn_spec.problem import masks
 from attn_spec.problem.handled import refuse
-from attn_spec.problem.options import FACTORS, OPTIONS
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import TIE
 
 from .arithmetic import Order
-from .descales import Descales
+from .descales import SCALES, Descales
 from .operands import Execution, Number
 from .sequences import LENGTHS, Sequences, sequences_of
 from .tile import Tile
@@ -47,7 +47,7 @@ class Scores(Descales):
     """The scores of one call. Arrays are [B, Hq, Sq, ..]; scores of a tile are [B, Hq, Sq, tile]."""
 
     def __init__(self, contract: ResolvedContract, order: Order, q: Any, k: Any, v: Any, **options: Any) -> None:
-        super().__init__(contract, order, **{name: options.get(name) for name in (*FACTORS, "o_scale")})
+        super().__init__(contract, order, **{name: options.get(name) for name in SCALES})
         refuse([name for name, x in options.items() if name not in HANDLES and x is not None], type(self).__name__)
         self.q, self.k, self.v = (self.read(tensor) for tensor in (q, k, v))
         self.Sq, self.D = self.q.shape[2:]
