@@ -7,6 +7,7 @@ v, and each number of tokens that share a scale, the error |o^ - o| / |o| in the
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -52,18 +53,15 @@ def choices(regimes: Sequence[str], seeds: int) -> Iterator[Choice]:
         for regime in regimes
     }
     known = {regime: [Analysis(recipe.problem()) for recipe in found] for regime, found in recipes.items()}
-    for tensors in TENSORS:
-        for form in FORMATS:
-            for block in BLOCKS:
-                for smooths in (False, True):
-                    one = [Quantiser(of=name, format=form, block=block, division_error=0.0) for name in tensors]
-                    made = [replace(x, subtracts="mean_of_keys") if smooths and x.of == "k" else x for x in one]
-                    contract = replace(FUSED, quantisers=tuple(made)).at("float32")
-                    errors = {
-                        regime: float(np.median([quantisation_error(each, contract) for each in found]))
-                        for regime, found in known.items()
-                    }
-                    yield Choice(tensors=tensors, format=form, block=block, smooths=smooths, errors=errors)
+    for tensors, form, block, smooths in itertools.product(TENSORS, FORMATS, BLOCKS, (False, True)):
+        one = [Quantiser(of=name, format=form, block=block, division_error=0.0) for name in tensors]
+        made = [replace(x, subtracts="mean_of_keys") if smooths and x.of == "k" else x for x in one]
+        contract = replace(FUSED, quantisers=tuple(made)).at("float32")
+        errors = {
+            regime: float(np.median([quantisation_error(each, contract) for each in found]))
+            for regime, found in known.items()
+        }
+        yield Choice(tensors=tensors, format=form, block=block, smooths=smooths, errors=errors)
 
 
 def markdown(found: Sequence[Choice]) -> str:
