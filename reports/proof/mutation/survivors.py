@@ -30,8 +30,10 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "bounds.backward.gradient_bounds",
         (
-            "-    evaluated = np.expm1(4 * evaluation_alpha(errors.near))[..., None] + 2.0**-40\n"
-            "+    evaluated = np.expm1(4 * evaluation_alpha(errors.near))[..., None] + 2.0**- 39"
+            "-    evaluated = np.expm1(4 * evaluation_alpha(errors.near))[..., None] + "
+            "max(2.0**-40, k.shape[-2] * 2.0**-52)\n"
+            "+    evaluated = np.expm1(4 * evaluation_alpha(errors.near))[..., None] + "
+            "max(2.0**- 39, k.shape[-2] * 2.0**-52)"
         ),
     ): "a share of 2^-40 or 2^-39 that covers the evaluation of a sum in float64; either is many times what that needs",
     (
@@ -80,7 +82,10 @@ REASONS: dict[tuple[str, str], str] = {
     ): _FOUR_AXES,
     (
         "judgement.measure",
-        ("-    extra = gamma((final.u, 3)) * size + final.eta\n+    extra = gamma((final.u, 3)) * size - final.eta"),
+        (
+            "-    extra = gamma((max(one.u for one in stages), 3)) * size + max(one.eta for one in stages)\n"
+            "+    extra = gamma((max(one.u for one in stages), 3)) * size - max(one.eta for one in stages)"
+        ),
     ): "half a subnormal, of which the error of the log-sum-exp in base e has several",
     (
         "judgement.oracle",
