@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from attn_spec.bounds.forward.dropout_bounds import factor_roundings, factor_underflow
+from attn_spec.bounds.forward.row_sum_bounds import weight_error
 from attn_spec.bounds.forward.sink_bounds import above_maximum, below_maximum
 from attn_spec.bounds.forward.weight_bounds import exponential_error, log_weight_error, reference_rounding
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates
@@ -125,8 +126,11 @@ def _largest_row_sum(forward: Intermediates, contract: ResolvedContract) -> np.n
     of_sum = np.where(np.isfinite(forward.L), forward.L - forward.M, 0.0) + term(
         "errors of scores in the largest row sum", 2 * delta
     )
+    errors = weight_error(forward, contract)
+    rounded = errors.beside_scores.max(axis=-1, keepdims=True, initial=0.0)
     return (
-        count("the factor 2 of the largest row sum", 2)
+        times("additions in the largest row sum", 1 + errors.C.max(axis=-1, keepdims=True, initial=0.0))
+        * times("roundings of weights in the largest row sum", np.exp(np.minimum(rounded, 700.0)))
         * times(
             "what underflows in dO / l meets weights that are l times as large",
             np.minimum(forward.keys, np.exp(np.minimum(of_sum, 700.0))),
