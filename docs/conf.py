@@ -10,7 +10,7 @@ import attn_spec
 project = "attn-spec"
 release = version = attn_spec.__version__
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
-extensions = ["myst_parser", "sphinx.ext.autodoc", "formulas", "terms"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "formulas", "pictures", "terms"]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["dollarmath"]
 smartquotes = False
