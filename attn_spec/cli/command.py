@@ -48,7 +48,11 @@ def output(default: str, help: str) -> Callable[[Callable[..., Any]], Callable[.
 
 
 call_limit = click.option(
-    "--call-limit", type=float, default=60.0, show_default=True, help="Seconds one kernel call may take."
+    "--call-limit",
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="Seconds one kernel call may take, on a core of its own.",
 )
 
 

@@ -26,7 +26,7 @@ from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process
 from attn_spec.kernels.placement import EMPTY_STATES, PAGE_SIZES, TAILS, Placement
 from attn_spec.kernels.presentation import Handed, Presentation, shape_of
 from attn_spec.kernels.presentations import PRESENTATIONS
-from attn_spec.kernels.time_limit import OutOfTime, time_limit
+from attn_spec.kernels.time_limit import OutOfTime, crowding, time_limit
 from attn_spec.numbers import bits
 from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.dtypes import Dtypes, dtype_of
@@ -338,19 +338,25 @@ class Subject:
 
     @contextlib.contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
+        crowded = crowding()
+        limit = self.call_limit * crowded
         try:
-            with restoring(self.kernel), self.guard(self.call_limit), time_limit(self.call_limit):
+            with restoring(self.kernel), self.guard(limit), time_limit(limit):
                 yield
         except OutOfTime as error:
-            advice = "" if self.kernel.slowness > 1 else "; if calls are slow and do not hang, declare slowness=100"
-            raise CallFailed(f"the kernel's {what} did not return within {self.call_limit:g} s{advice}") from error
+            told = f"the kernel's {what} did not return within {self.call_limit:g} s"
+            if crowded > 1:
+                told += f", nor within {limit:.3g} s, as {crowded:.2g} processes shared each core"
+            if self.kernel.slowness <= 1:
+                told += "; if calls are slow and do not hang, declare slowness=100"
+            raise CallFailed(told) from error
         except (Exception, SystemExit) as error:
             if self.kernel.isolated and isinstance(error, Misbehaviour | NotTaken):
                 raise
-            told = failed(f"the kernel's {what}", error)
+            reason = failed(f"the kernel's {what}", error)
             if self.framework.lost(self.device):
-                end_process(f"{told}; no call of this process can use {self.device} any more")
-            raise told from error
+                end_process(f"{reason}; no call of this process can use {self.device} any more")
+            raise reason from error
 
     def _options(self, problem: Problem, handed: Handed, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
         """Return the keyword arguments that differ from their defaults, under the callable's own spellings; dropout is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,21 @@ from types import FrameType
 
 #: Seconds past its time limit after which :func:`last_resort` ends the process of a call that hangs outside Python.
 GRACE = 5.0
+#: Largest factor by which a limit grows on a crowded machine.
+MOST_CROWDED = 8.0
+
+
+def crowding() -> float:
+    """Return how many processes have wanted each core in the last minute: 1 or more, and :data:`MOST_CROWDED` at most.
+
+    A call that shares its core takes as many times as long, and does not hang.
+    """
+    try:
+        load = os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return 1.0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(max(load / cores, 1.0), MOST_CROWDED)
 
 
 class OutOfTime(BaseException):

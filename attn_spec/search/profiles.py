@@ -18,7 +18,7 @@ class Profile:
     examples: int
     #: Fewest problems for the verdict "held"; with fewer it is "not exercised".
     floor: int
-    #: Seconds after which no new problem is drawn.
+    #: Seconds after which no new problem is drawn, on a machine with a core for each process.
     seconds: float
     #: Seconds spent on making a failing problem smaller.
     shrink_seconds: float

@@ -16,6 +16,7 @@ from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 from attn_spec import faults
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.subject import Subject
+from attn_spec.kernels.time_limit import crowding
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.shape_spec import EXAMPLE
@@ -156,7 +157,7 @@ class _Search:
         if self.property_.recipes is not None:
             self._try_each(self.property_.recipes(self.subject, seed))
             return
-        self.deadline = time.monotonic() + self.profile.seconds
+        self.deadline = time.monotonic() + self.profile.seconds * crowding()
         own = self._turns()
         for number, turn in enumerate([None, *own, *[None] * bool(own)]):
             self.wanted = self.profile.examples - max(len(own) - number, 0)
@@ -168,7 +169,7 @@ class _Search:
 
     def _try_each(self, recipes: Sequence[Recipe]) -> None:
         """Check the problems of these recipes, the plainest first, up to the first that refutes."""
-        self.deadline = time.monotonic() + TIMES * self.profile.seconds * len(recipes)
+        self.deadline = time.monotonic() + TIMES * self.profile.seconds * crowding() * len(recipes)
         self.wanted = len(recipes)
         for recipe in recipes:
             try:

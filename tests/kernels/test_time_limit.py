@@ -1,10 +1,15 @@
 """A limit on the time of a block."""
 
+import os
 import time
 
 import pytest
 
-from attn_spec.kernels.time_limit import OutOfTime, time_limit
+from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.misbehaviour import CallFailed
+from attn_spec.kernels.subject import Subject
+from attn_spec.kernels.time_limit import OutOfTime, crowding, time_limit
+from attn_spec.search.drawing.regimes import Recipe
 
 
 def test_a_time_limit_ends_with_its_block():
@@ -13,3 +18,38 @@ def test_a_time_limit_ends_with_its_block():
     with time_limit(0.01):
         pass
     time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("load", "cores", "expected"), [(0.5, 2, 1), (2.0, 2, 1), (6.0, 2, 3), (1000.0, 2, 8)])
+def test_a_limit_grows_with_the_processes_that_want_a_core(load, cores, expected, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+
+    assert crowding() == expected
+
+
+def test_a_system_that_does_not_know_its_load_has_the_plain_limit(monkeypatch):
+    def unknown():
+        raise OSError
+
+    monkeypatch.setattr(os, "getloadavg", unknown)
+
+    assert crowding() == 1
+
+
+def test_a_call_that_shares_its_core_may_take_as_many_times_as_long(monkeypatch):
+    @kernel(framework="numpy", dtypes=("float32",), contract="fused")
+    def slow(q, k, v):
+        time.sleep(0.3)
+        return q
+
+    subject = Subject(slow, "float32", call_limit=0.2)
+    problem = Recipe().problem()
+    monkeypatch.setattr("attn_spec.kernels.subject.crowding", lambda: 1.0)
+    with pytest.raises(CallFailed, match=r"within 0\.2 s; if calls are slow"):
+        subject(problem)
+    monkeypatch.setattr("attn_spec.kernels.subject.crowding", lambda: 4.0)
+    subject(problem)
+    monkeypatch.setattr("attn_spec.kernels.subject.crowding", lambda: 1.25)
+    with pytest.raises(CallFailed, match=r"within 0\.2 s, nor within 0\.25 s, as 1\.2 processes shared each core"):
+        subject(problem)

@@ -25,10 +25,10 @@ _MODULES = {
     "attention": ("arithmetic", "scores", "definition", "enclosure", "gradients", "gradient_enclosure"),
     "judgement": ("oracle", "analysis", "measure"),
     "contract": ("roundoff", "products", "readings"),
-    "bounds": ("intermediates", "running_error", "operand_bounds"),
+    "bounds": ("intermediates", "running_error", "operand_bounds", "replay"),
     "bounds.forward": (
         *("product_bounds", "score_bounds", "weight_bounds", "row_sum_bounds", "bounds", "domain", "output_bounds"),
-        "weighted_means",
+        *("weighted_means", "sink_bounds", "cast_bounds", "output_scale_bounds"),
     ),
     "bounds.backward": (
         *("score_gradient_bounds", "gradient_bounds", "block_sums", "gradient_key_sums", "weight_gradient_bounds"),
