@@ -60,8 +60,16 @@ def test_shrinking_ends_when_its_time_is_up():
     assert time.monotonic() - start < 3.0
 
 
-def test_a_search_that_runs_out_of_time_is_not_exercised():
+def test_a_search_that_runs_out_of_time_is_not_exercised(monkeypatch):
+    monkeypatch.setattr("attn_spec.search.search.crowding", lambda: 1.0)
     row, _ = searched(lambda subject, problem: time.sleep(0.2), seconds=0.5)
 
     assert row.verdict is Verdict.NOT_EXERCISED
     assert row.message.endswith("problems were tried, 5 are needed: 0.5 s were up")
+
+
+def test_a_search_has_more_time_where_processes_share_a_core(monkeypatch):
+    monkeypatch.setattr("attn_spec.search.search.crowding", lambda: 100.0)
+    row, _ = searched(lambda subject, problem: time.sleep(0.2), seconds=0.5)
+
+    assert row.verdict is Verdict.HELD
