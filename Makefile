@@ -4,7 +4,8 @@
 # sound kernel outside its bound, for about seven hours; make teeth: measure what the suite catches, for an hour and a
 # half or more; make mutation: mutate truth, bounds and judgement, and count what the tests notice, for about an hour;
 # make gpu: certify the kernels that are made for a GPU on one, run the tests that need it, and time them; without a GPU
-# it ends with 2; make docs: build the documentation as docs/_build/index.html. Each sets up .venv first.
+# it ends with 2; make docs: build the documentation as docs/_build/index.html. Each sets up .venv first. make installs:
+# install the checkout in fresh environments of each of PYTHONS, and with the oldest versions that it allows.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -17,6 +18,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 # The commands that tests start compile the suite once, also where the environment would have each compile it anew.
 export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= 2
+PYTHONS ?= python3.11 python3.12 python3.13
 # make validate SCHEDULER=tcp://host:8786 gives its sweeps to the workers of a Dask cluster; so do teeth and mutation.
 SWEEPERS := $(if $(SCHEDULER),--scheduler $(SCHEDULER),--jobs $(WORKERS))
 
@@ -29,7 +31,7 @@ endif
 # the limits of calls under test.
 PATIENCE = --dist worksteal --timeout $(1) --timeout-method thread
 
-.PHONY: certify test lint docs exhaustive validate teeth mutation gpu clean
+.PHONY: certify test lint docs exhaustive validate teeth mutation gpu installs clean
 
 certify: $(READY)
 	$(BIN)/attn-spec certify numpy_tiled --output certificate.json --report report.html
@@ -75,6 +77,9 @@ mutation: $(READY)
 gpu: $(READY)
 	$(BIN)/attn-spec gpu --output reports/gallery/gpu.html; code=$$?; test $$code -ne 2 || exit 2; \
 		$(BIN)/python -m pytest -m gpu tests && exit $$code
+
+installs: $(READY)
+	$(BIN)/python tests/installations.py $(PYTHONS)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests import installations
+from tests.installations import oldest
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("attn_spec", "properties", "implementations", "reports")
 
@@ -207,6 +210,31 @@ def test_the_installed_wheel_certifies_a_kernel_from_an_empty_folder(python, fol
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(rf"PASSED \(smoke: 10 problems a property{part}\)\n$", done.stdout)
     assert {path.name for path in folder.iterdir()} - {".attn-spec"} == {"mine.py", "certificate.json", "__pycache__"}
+
+
+def test_the_oldest_versions_are_those_of_the_lower_bounds():
+    assert oldest(["numpy>=1.26", "rich>=13", "ml-dtypes>=0.5.1"]) == [
+        "numpy==1.26.*",
+        "rich==13.0.*",
+        "ml-dtypes==0.5.1.*",
+    ]
+    assert len(oldest(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])) > 5
+    with pytest.raises(ValueError, match="'numpy<3' has no lower bound alone; write name>=version"):
+        oldest(["numpy<3"])
+
+
+def test_an_environment_in_which_nothing_installs_is_told(monkeypatch, capsys):
+    monkeypatch.setattr(installations, "certifies", lambda python, constraints: "no" if constraints else "")
+
+    assert installations.main(["python3"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "python3, newest versions: a right kernel passes, a wrong one is refuted",
+        "python3, oldest versions: no",
+    ]
+
+
+def test_a_python_that_does_not_start_is_told():
+    assert "exit status 1, not 0" in installations.certifies("false", [])
 
 
 def test_a_hostile_folder_does_no_harm(python, folder):
