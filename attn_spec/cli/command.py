@@ -184,7 +184,7 @@ def _certify_one(
         document = document.model_copy(update={"reference": judged and judged.result})
         certificate.save(document, output)
     if report is not None:
-        from attn_spec.isolation.foreign import isolate_word
+        from attn_spec.isolation.choices import isolate_word
         from attn_spec.kernels.resolve import OF_COMMANDS, declarations
 
         declared = declarations(**{name: chosen[name] for name in OF_COMMANDS})

@@ -9,7 +9,6 @@ from collections import Counter
 
 import click
 
-from attn_spec.contract.presets import UNDECLARED, describe
 from attn_spec.evidence.certificate import Certificate, PropertyResult, result_of
 from attn_spec.judgement import planted_errors
 from attn_spec.search.causes import causes
@@ -20,6 +19,8 @@ from attn_spec.sessions.progress import NOT_RUN, Event, Progress
 BLOCKS = 5
 #: Number of verdicts from which on the remaining time is estimated.
 ENOUGH = 10
+#: Name by which certificates call the contract of a callable that declares nothing.
+UNDECLARED = "undeclared"
 COLOURS = {"certified": "green", "passed": "green", "refuted": "red"}
 
 
@@ -67,7 +68,7 @@ class Live:
         declined = [f"not declared: {name} ({reason})" for name, reason in document.declarations.declined.items()]
         if cost := document.declarations.cost_of_new_shapes:
             declined.append(f"new shapes: {cost}")
-        if any(row["summary"] == describe(UNDECLARED) for row in document.declarations.contracts.values()):
+        if any(row["summary"] == UNDECLARED for row in document.declarations.contracts.values()):
             declined.append("no contract is declared, so answers are judged by the loosest; --contract declares one")
         declined += [f"changed by calls: {change}" for change in document.subject.changes]
         folded = [*_not_run(progress), *_not_declared(progress)]

@@ -14,16 +14,8 @@ from attn_spec.kernels.frameworks.framework import FrameworkError
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.resolve import check_file, is_of_the_package, module_of, resolve, source_of
 
-#: Choices of isolation: kernels outside the package only, all kernels, or no kernel.
-ISOLATE = ("auto", "always", "never")
-
 #: Words of a declaration that are paths of files.
 _FILES = ("definition",)
-
-
-def isolate_word(chosen: bool | None) -> str:
-    """Return the element of ``ISOLATE`` that --isolate (True), --no-isolate (False) or neither (None) means."""
-    return ISOLATE[0] if chosen is None else ISOLATE[1] if chosen else ISOLATE[2]
 
 
 def found(spec: str, isolate: str = "auto", memory: float | None = None, **declared: Any) -> Kernel:

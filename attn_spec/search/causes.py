@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from attn_spec.judgement.other_problems import names_a_contract
 from attn_spec.search.verdict import Row, Verdict, plural
 
 
@@ -48,6 +47,8 @@ def hints_of(error: Exception | None, first: Exception | None = None) -> tuple[s
     The smallest problem hardly separates explanations. A contract is named only if it also explains the first answer.
     The first problem may be too large to try other problems, but not to try other contracts.
     """
+    from attn_spec.judgement.other_problems import names_a_contract  # which imports bounds
+
     found = getattr(error, "hints", ())
     measured = getattr(first, "measurement", None) is not None
     if not (len(found) > 1 or (measured and any(map(names_a_contract, found)))):

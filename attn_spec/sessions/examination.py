@@ -3,6 +3,7 @@
 The child is pytest with a configuration of its own. Neither the user's settings nor a kernel that crashes, hangs or
 exits can do harm here. It reports line by line, and the case it had in flight when it died names the culprit.
 The environment holds its request, and a pipe its report: other processes see its command line, and may write files.
+This process, which draws nothing and calls no kernel, imports no more than it shows: cases only when a child dies.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from pathlib import Path
 from attn_spec import atomic, faults
 from attn_spec.evidence.certificate import Certificate, build
 from attn_spec.isolation.confinement import hide_memory
-from attn_spec.search.cases import HOME, InFlight, save
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import Row, Verdict, against
 from attn_spec.sessions.progress import FIRST_REFUTATION, INTERRUPTION, NOT_RUN, Event, Progress, Request
@@ -121,6 +121,8 @@ def _examine_shares(
 
 def _examine_on_cluster(request: Request, progress: Progress, watch: Callable[[Progress], None]) -> str:
     """Let the workers of a cluster examine the shares; a share whose worker is lost is examined anew."""
+    from attn_spec.search import cases
+
     tasks = [
         Task.of(
             f"share {share} of {request.workers} of {request.kernel}", examine_share, request, share, str(Path.cwd())
@@ -133,7 +135,7 @@ def _examine_on_cluster(request: Request, progress: Progress, watch: Callable[[P
             _check_alike(progress.kernel, found.progress.kernel)
             progress.take(found.progress)
             for name, text in found.cases.items():
-                atomic.write(HOME / "cases" / name, text)
+                atomic.write(cases.HOME / "cases" / name, text)
             watch(progress)
             output = output or found.output
             if progress.trouble or _is_enough(request, progress):
@@ -153,6 +155,8 @@ class Examined:
 
 def examine_share(request: Request, share: int, folder: str) -> Examined:
     """Examine a share, in ``folder`` if this machine has that folder. Raises :class:`CannotRunError`."""
+    from attn_spec.search.cases import HOME
+
     progress = Progress()
     with contextlib.chdir(folder if Path(folder).is_dir() else "."):
         output = _examine_shares(request, [share], progress, lambda _: None)
@@ -243,6 +247,8 @@ class _Child:
                 yield True
         except BaseException:  # nobody reads any more: the case in flight did nothing
             self.process.kill()
+            from attn_spec.search.cases import InFlight
+
             InFlight(process=self.process.pid).release()
             raise
         finally:
@@ -256,6 +262,8 @@ class _Child:
         The verdict is "not exercised" if the child made no progress, or if memory ran out. Raises
         :class:`CannotRunError` if the child died before the first property.
         """
+        from attn_spec.search.cases import InFlight, save
+
         reason = self._cause()
         case = InFlight(process=self.process.pid).take(reason)
         if self.share not in progress.begun:

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from attn_spec.isolation.foreign import isolate_word
+from attn_spec.isolation.choices import isolate_word
 from attn_spec.judgement.planted_errors import Power
 from attn_spec.kernels.defects import OWN, Defect
 from attn_spec.search.verdict import Row, Verdict

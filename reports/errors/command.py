@@ -44,7 +44,7 @@ def write_report(
 
     A certificate adds its verdicts to the page, and ``watched``, the JSON report of a watch, adds what was seen of each
     function. ``declared`` is the declaration of an undecorated callable. ``isolate`` is a word of
-    ``isolation.foreign.ISOLATE``: whether kernels have processes of their own. Raises
+    ``isolation.choices.ISOLATE``: whether kernels have processes of their own. Raises
     :class:`attn_spec.kernels.kernel.KernelError` for a kernel, dtype or device that cannot be used,
     :class:`svg.FigureError` without matplotlib, :class:`attn_spec.evidence.certificate.CertificateError`,
     :class:`attn_spec.watching.tally.TallyError` for a file that is no report of a watch, and

@@ -6,6 +6,7 @@ import click
 import pytest
 
 from attn_spec.cli import screen
+from attn_spec.contract import presets
 from attn_spec.search.verdict import Row, Verdict
 from attn_spec.sessions.progress import Progress
 
@@ -109,6 +110,10 @@ def test_the_line_of_a_terminal_fits_it_and_tells_what_was_refuted_and_what_is_l
     line = capsys.readouterr().err.split("\x1b[K")[-1]
     assert line == "[10/24] 1 refuted, 1:05 of about 2:36  p.with_a_name_that_d"
     assert len(line) < 60
+
+
+def test_the_contract_of_who_declares_nothing_has_the_name_that_certificates_hold():
+    assert presets.describe(presets.UNDECLARED) == screen.UNDECLARED
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (65, "1:05"), (3599.6, "1:00:00"), (3725, "1:02:05")])
