@@ -7,6 +7,7 @@ property is collected. Rows are sent in ``report.user_properties``, which pytest
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from argparse import ArgumentTypeError
@@ -131,6 +132,7 @@ def pytest_configure(config: pytest.Config) -> None:
             session.find_kernels()
             session.describe()
             session.give_account()
+        gc.freeze()  # all that is imported by now stays: collections need not go through it again
 
 
 def _watch(config: pytest.Config, names: list[str]) -> None:

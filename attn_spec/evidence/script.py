@@ -19,7 +19,7 @@ from attn_spec.evidence.recording import Call, Given, recorded
 from attn_spec.evidence.script_text import TEMPLATE
 from attn_spec.judgement.worst import WorstElement
 from attn_spec.kernels.argument_names import spelled
-from attn_spec.kernels.flashinfer_trace.kernels import is_document
+from attn_spec.kernels.flashinfer_trace.documents import is_document
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.resolve import attribute_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from attn_spec.isolation.declared import declaration, kernel_of
 from attn_spec.kernels import global_state
-from attn_spec.kernels.flashinfer_trace.kernels import is_document
+from attn_spec.kernels.flashinfer_trace.documents import is_document
 from attn_spec.kernels.frameworks.framework import FrameworkError
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.resolve import check_file, is_of_the_package, module_of, resolve, source_of

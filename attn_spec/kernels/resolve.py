@@ -18,8 +18,7 @@ from typing import Any
 
 from attn_spec.faults import with_article
 from attn_spec.kernels.declaration import default_name, from_callable
-from attn_spec.kernels.flashinfer_trace.kernels import is_document
-from attn_spec.kernels.flashinfer_trace.kernels import kernel_of as kernel_of_document
+from attn_spec.kernels.flashinfer_trace.documents import is_document
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.signed import is_signed_wrapper
 
@@ -36,7 +35,9 @@ def resolve(spec: str, **declared: Any) -> Kernel:
     """
     given = {key: value for key, value in declared.items() if value}
     if is_document(spec):
-        return kernel_of_document(spec, **given)
+        from attn_spec.kernels.flashinfer_trace.kernels import kernel_of
+
+        return kernel_of(spec, **given)
     if "definition" in given:
         raise KernelError(f"{spec} is no solution of the FlashInfer Trace schema, a .json file; leave --definition out")
     found, module = _found(spec)

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from attn_spec import atomic, faults
 from attn_spec.isolation import foreign
-from attn_spec.isolation.confinement import hide_memory
 from attn_spec.isolation.choices import isolate_word
+from attn_spec.isolation.confinement import hide_memory
 from attn_spec.search import cases
 from attn_spec.search.cases import Case, CaseError
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from attn_spec.kernels.flashinfer_trace.schema import Definition, DocumentError, Tensor
+from attn_spec.kernels.flashinfer_trace.documents import DocumentError
+from attn_spec.kernels.flashinfer_trace.schema import Definition, Tensor
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.nearest_names import suggestion

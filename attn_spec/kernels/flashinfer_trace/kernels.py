@@ -9,13 +9,12 @@ from typing import Any
 from attn_spec.contract.presets import UNDECLARED
 from attn_spec.kernels.declaration import kernel as declare
 from attn_spec.kernels.flashinfer_trace.called import Called
+from attn_spec.kernels.flashinfer_trace.documents import DocumentError
 from attn_spec.kernels.flashinfer_trace.interface import Interface
 from attn_spec.kernels.flashinfer_trace.schema import (
-    ENDING,
     REFERENCE,
     Build,
     Definition,
-    DocumentError,
     Solution,
     Source,
     is_solution,
@@ -28,11 +27,6 @@ from attn_spec.kernels.kernel import Kernel
 FURTHER = ("definition", "contract", "slowness")
 #: File of a reference's source.
 _REFERENCE_FILE = "reference.py"
-
-
-def is_document(spec: str) -> bool:
-    """Return whether a kernel's name is that of a document."""
-    return spec.endswith(ENDING)
 
 
 def kernel_of(spec: str, **given: Any) -> Kernel:

@@ -12,10 +12,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.flashinfer_trace.documents import DocumentError
 
-#: Ending of the file names of definitions and solutions.
-ENDING = ".json"
 #: Languages of the sources that attn-spec runs.
 LANGUAGES = ("python", "triton")
 #: Function of a definition's reference.
@@ -24,10 +22,6 @@ REFERENCE = "run"
 MOST_FAULTS = 5
 
 Name = Annotated[str, Field(min_length=1)]
-
-
-class DocumentError(KernelError):
-    """A document that cannot be read, or that attn-spec does not support: names the file, the field and what to do."""
 
 
 class _Document(BaseModel):

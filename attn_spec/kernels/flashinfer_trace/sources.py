@@ -12,10 +12,13 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attn_spec.faults import in_one_line
-from attn_spec.kernels.flashinfer_trace.schema import DocumentError, Solution
+from attn_spec.kernels.flashinfer_trace.documents import DocumentError
+
+if TYPE_CHECKING:
+    from attn_spec.kernels.flashinfer_trace.schema import Solution
 
 #: Folder below which sources are written, which its owner removes. None: a temporary folder, removed with this process.
 _below: Path | None = None

@@ -10,8 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from attn_spec.kernels.flashinfer_trace.documents import DocumentError
 from attn_spec.kernels.flashinfer_trace.interface import SCALE, Interface
-from attn_spec.kernels.flashinfer_trace.schema import Definition, DocumentError, Trace, Workload, read, read_lines
+from attn_spec.kernels.flashinfer_trace.schema import Definition, Trace, Workload, read, read_lines
 from attn_spec.problem.shape_spec import BETWEEN, AskedShape, ShapeError
 
 #: Axis of the keys that are listed for each query.

@@ -2,8 +2,9 @@
 
 import pytest
 
+from attn_spec.kernels.flashinfer_trace.documents import DocumentError
 from attn_spec.kernels.flashinfer_trace.interface import Interface
-from attn_spec.kernels.flashinfer_trace.schema import Definition, DocumentError
+from attn_spec.kernels.flashinfer_trace.schema import Definition
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.resolve import resolve
 from tests.kernels.flashinfer_trace import documents

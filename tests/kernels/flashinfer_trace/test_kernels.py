@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from attn_spec.isolation.foreign import account, found
-from attn_spec.kernels.flashinfer_trace.schema import Definition, DocumentError, Solution, read
+from attn_spec.kernels.flashinfer_trace.documents import DocumentError
+from attn_spec.kernels.flashinfer_trace.schema import Definition, Solution, read
 from attn_spec.kernels.flashinfer_trace.sources import function_of
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.misbehaviour import Misbehaviour

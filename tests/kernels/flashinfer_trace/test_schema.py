@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from attn_spec.kernels.flashinfer_trace.schema import Definition, DocumentError, Solution, Trace, read, read_lines
+from attn_spec.kernels.flashinfer_trace.documents import DocumentError
+from attn_spec.kernels.flashinfer_trace.schema import Definition, Solution, Trace, read, read_lines
 from tests.kernels.flashinfer_trace import documents, solutions
 
 KINDS = ("decode", "prefill", "ragged", "mla_decode", "mla_prefill", "dsa")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from attn_spec.kernels.flashinfer_trace.schema import DocumentError
+from attn_spec.kernels.flashinfer_trace.documents import DocumentError
 from attn_spec.kernels.flashinfer_trace.workloads import shapes_of
 from tests.kernels.flashinfer_trace import documents
 
