@@ -12,8 +12,11 @@ What needs a GPU bears the mark ``gpu``; ``make gpu`` runs it.
 Own tests draw from fixed seeds on every machine; --hypothesis-seed draws from another, as ``make exhaustive`` does.
 """
 
+import atexit
+import gc
 import zlib
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
@@ -43,6 +46,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a device, with the reason, where there is none."""
     if item.get_closest_marker("gpu") and (reason := framework("torch").missing("cuda")):
         pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Collect without collections of garbage, and let none go through what was collected: tests and modules stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        atexit.register(gc.unfreeze)  # or nanobind, which JAX uses, would report what was never freed
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m reads the marks

@@ -6,6 +6,7 @@ property is collected. Rows are sent in ``report.user_properties``, which pytest
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import os
@@ -133,6 +134,7 @@ def pytest_configure(config: pytest.Config) -> None:
             session.describe()
             session.give_account()
         gc.freeze()  # all that is imported by now stays: collections need not go through it again
+        atexit.register(gc.unfreeze)  # before the interpreter ends, when libraries count what was never freed
 
 
 def _watch(config: pytest.Config, names: list[str]) -> None:
