@@ -178,6 +178,8 @@ class Intermediates:
     def over_group(self, per_head: np.ndarray) -> np.ndarray:
         """Sum [B, Hq, ...] over the query heads that share a kv head: [B, Hkv, ...]."""
         B, _, *rest = per_head.shape
+        if self.problem.group == 1 and per_head.dtype.kind == "f":
+            return per_head.copy()  # a sum of one number each, without the time of a sum
         return per_head.reshape(B, self.problem.kv_heads, self.problem.group, *rest).sum(axis=2)
 
 

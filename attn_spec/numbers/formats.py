@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +72,7 @@ _ROWS = (
 FORMATS: dict[str, Format] = {row.name: row for row in _ROWS}
 
 
+@functools.cache
 def narrowest(*names: str) -> Format:
     """Return the format of fewest bits, then of least range, that includes all of these formats, given by name."""
     given = [FORMATS[name] for name in names]

@@ -88,8 +88,9 @@ def check_options(p: Any) -> None:
     _check_scores(p)
     if p.query_projection is not None:
         _check_projections(p)
+    lengths = p.lengths
     for name, row in OPTIONS.items():
-        if (reason := row.refusal(getattr(p, name), p.lengths, p.dtype_of(name))) is not None:
+        if (reason := row.refusal(getattr(p, name), lengths, p.dtype_of(name))) is not None:
             raise ProblemError(f"{name} {reason}")
     if p.latent:
         _check_tie(p)
