@@ -31,15 +31,19 @@ endif
 # the limits of calls under test.
 PATIENCE = --dist worksteal --timeout $(1) --timeout-method thread
 
-.PHONY: certify test lint docs exhaustive validate teeth mutation gpu installs clean
+.PHONY: certify test lint style docs exhaustive validate teeth mutation gpu installs clean
 
 certify: $(READY)
 	$(BIN)/attn-spec certify numpy_tiled --output certificate.json --report report.html
 
-test: lint
+# The tests build the site themselves, so this leaves it to them.
+test: style
 	$(BIN)/python -m pytest -n $(WORKERS) $(call PATIENCE,600) --attn-brief properties tests
 
-lint: $(READY)
+lint: style
+	$(MAKE) --no-print-directory docs
+
+style: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
@@ -48,7 +52,6 @@ lint: $(READY)
 	$(BIN)/check-wheel-contents dist
 	# There reports, properties and implementations lie inside the package, as users have them.
 	cd build/lib && $(abspath $(BIN))/lint-imports --config ../../pyproject.toml
-	$(MAKE) --no-print-directory docs
 
 # Built from nothing, since Sphinx warns of a page only when it reads the page.
 docs: $(READY)
