@@ -10,7 +10,7 @@ changes no number of the rounded answer is not planted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
 from attn_spec.contract.contract import STAGES, ResolvedContract
 from attn_spec.judgement.analysis import Analysis
 from attn_spec.judgement.measure import Judgement, judge, judge_gradients
-from attn_spec.judgement.neighbours import made, next_along, other_edges, share_lost, without_options
+from attn_spec.judgement.neighbours import Change, made, next_along, other_edges, share_lost, without_options
 from attn_spec.judgement.planted_errors import Power, Unseen
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
@@ -63,12 +63,15 @@ class Planting:
 def power(asked: Iterable[Planting], *, dtype: str, where: str) -> Power:
     """Plant errors in the problems of one place, and return those that are seen and unseen."""
     nearest: dict[str, _Tried] = {}
+
+    def is_open(words: str) -> bool:
+        return words not in nearest or not nearest[words].refuted
+
     for one in asked:
-        for words, answer in planted(one):
-            if (before := nearest.get(words)) is None or not before.refuted:
-                found = _Tried(one, answer, judged(one, one.contract, answer))
-                if found.judgement.exercised and (before is None or found.beats(before)):
-                    nearest[words] = found
+        for words, answer in planted(one, is_open):
+            found, before = _Tried(one, answer, judged(one, one.contract, answer)), nearest.get(words)
+            if found.judgement.exercised and (before is None or found.beats(before)):
+                nearest[words] = found
     unseen = [_unseen(words, tried) for words, tried in nearest.items() if not tried.refuted]
     return Power(dtype=dtype, where=where, planted=tuple(nearest), unseen=tuple(unseen))
 
@@ -100,13 +103,16 @@ def judged(one: Planting, contract: ResolvedContract, answer: Answer) -> Judgeme
 # Planting
 
 
-def planted(one: Planting) -> Iterator[tuple[str, Answer]]:
-    """Yield wrong answers that differ from the rounded right answer, each with words for the error."""
-    problem = one.problem
-    if not (~problem.empty_output_rows).any():
+def planted(one: Planting, is_asked: Callable[[str], bool] = lambda words: True) -> Iterator[tuple[str, Answer]]:
+    """Yield wrong answers that differ from the rounded right answer, each with words for the error.
+
+    ``is_asked`` says of words whether answers with that error are wanted; others are not computed.
+    """
+    if not (~one.problem.empty_output_rows).any():
         return
-    right = right_answer(one)
-    for words, wrong in _wrong(one):
+    exact = _answer(one, one.problem)
+    right = _rounded(one, exact)
+    for words, wrong in _wrong(one, exact, is_asked):
         rounded = _rounded(one, wrong)
         if any(_differs(rounded[name], right[name]) for name in rounded):
             yield words, rounded
@@ -124,9 +130,12 @@ def right_answer(one: Planting) -> Answer:
     return _rounded(one, _answer(one, one.problem))
 
 
-def _wrong(one: Planting) -> Iterator[tuple[str, Answer]]:
-    yield from _of_itself(one, _answer(one, one.problem))
-    for words, other in _neighbours(one.problem):
+def _wrong(one: Planting, exact: Answer, is_asked: Callable[[str], bool]) -> Iterator[tuple[str, Answer]]:
+    for words, answer in _of_itself(one, exact):
+        if is_asked(words):
+            yield words, answer()
+    changes = ((words, fields) for words, fields in _changes(one.problem) if is_asked(words))
+    for words, other in made(one.problem, changes):
         yield words, _answer(one, other)
 
 
@@ -142,27 +151,29 @@ def _answer(one: Planting, problem: Problem) -> Answer:
     return {"output": output} | ({"lse": np.where(seen, forward.L[..., 0], -np.inf)} if has_lse else {})
 
 
-def _of_itself(one: Planting, right: Answer) -> Iterator[tuple[str, Answer]]:
-    """Yield wrong answers made from the right one: zeros, a mean, another row, or exchanged gradients."""
+def _of_itself(one: Planting, right: Answer) -> Iterator[tuple[str, Callable[[], Answer]]]:
+    """Yield functions that make wrong answers of the right one: zeros, a mean, another row, or exchanged gradients."""
     if one.cotangent is not None:
         for name, x in right.items():
-            yield f"{name} of zeros", right | {name: np.zeros(x.shape)}
-            yield f"{name} negated", right | {name: -x}
-            yield f"{name} of the next row", right | {name: np.roll(x, -1, 2)}
-            yield f"{name} of the next head", right | {name: np.roll(x, -1, 1)}
+            yield f"{name} of zeros", lambda name=name, x=x: right | {name: np.zeros(x.shape)}
+            yield f"{name} negated", lambda name=name, x=x: right | {name: -x}
+            yield f"{name} of the next row", lambda name=name, x=x: right | {name: np.roll(x, -1, 2)}
+            yield f"{name} of the next head", lambda name=name, x=x: right | {name: np.roll(x, -1, 1)}
         if {"dk", "dv"} <= right.keys() and right["dk"].shape == right["dv"].shape:
-            yield "dk and dv exchanged", right | {"dk": right["dv"], "dv": right["dk"]}
+            yield "dk and dv exchanged", lambda: right | {"dk": right["dv"], "dv": right["dk"]}
         return
     output, v = right["output"], one.problem.v
     if not one.problem.projects and v.shape[2] >= output.shape[2]:
-        yield "the values", right | {"output": one.problem.per_query_head(v)[:, :, : output.shape[2]]}
-    yield "zeros", right | {"output": np.zeros(output.shape)}
-    yield "the mean of the values", right | {"output": Analysis(one.problem).of_equal_scores.intermediates.output}
-    yield "the next row", right | {"output": np.roll(output, -1, 2)}
+        yield "the values", lambda: right | {"output": one.problem.per_query_head(v)[:, :, : output.shape[2]]}
+    yield "zeros", lambda: right | {"output": np.zeros(output.shape)}
+    mean = Analysis(one.problem).of_equal_scores
+    yield "the mean of the values", lambda: right | {"output": mean.intermediates.output}
+    yield "the next row", lambda: right | {"output": np.roll(output, -1, 2)}
 
 
-def _neighbours(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    changes: list[tuple[str, dict[str, object]]] = []
+def _changes(problem: Problem) -> list[Change]:
+    """Return the changes of the problem whose answers a wrong kernel may give, each with words for the error."""
+    changes: list[Change] = []
     seen = int(problem.visible.sum(axis=-1).max(initial=0))
     for where, place in PLACES.items():
         if seen > 1:
@@ -178,7 +189,7 @@ def _neighbours(problem: Problem) -> Iterator[tuple[str, Problem]]:
         if not (problem.projects and axis == "H"):
             changes.append((words, next_along(problem, axis)))
     changes += [(EDGE if words.startswith("with window") else words, to) for words, to in other_edges(problem)]
-    yield from made(problem, [*changes, *without_options(problem)])
+    return [*changes, *without_options(problem)]
 
 
 def _rounded(one: Planting, answer: Answer) -> Answer:
