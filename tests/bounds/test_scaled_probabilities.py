@@ -138,6 +138,16 @@ def test_a_scale_whose_inverse_is_no_normal_number_is_outside_the_domain(c, insi
     assert forward_bound(intermediates(scores([1.0, 2.0], [1.0, 3.0])), contract).in_domain.all() == inside
 
 
+@pytest.mark.parametrize(("p", "inside"), [(0.5, True), (0.75, False)])
+def test_what_dropout_raises_leaves_the_format_sooner(p, inside):
+    """A weight of 1 times 2^7 is 128; over 1 - p it is 256 or 512, of which the latter is above 448."""
+    problem = scores([1.0, 2.0], [1.0, 3.0])
+    problem = problem.replace(dropout_keep=np.ones((1, 1, 1, 2), dtype=bool), dropout_p=p)
+    contract = replace(PRECISE, **EIGHT | {"probability_scale": 128.0, "overflow": "leaves"})
+
+    assert forward_bound(intermediates(problem), contract.at("float32")).in_domain.all() == inside
+
+
 def test_a_number_that_rounds_to_the_largest_is_inside_the_domain():
     """448 times a weight that roundings take above 1 is cast to 448 in every way."""
     contract = replace(PRECISE, **EIGHT | {"probability_scale": 448.0, "overflow": "leaves"})
