@@ -3,6 +3,8 @@
 The cache is a rectangle with a row for each sequence, or has pages that a table lists. It is changed in place, as in
 engines that decode: the numbers behind the new keys, and those of other sequences, stay as they are. With rotary
 positions it holds rotated keys: queries and new keys are rotated by tables of cosines and sines, once for all.
+
+``eight_bits`` writes to pages of float8_e4m3fn: new keys and values are divided by descales, and rounded once.
 """
 
 from typing import Any
@@ -13,11 +15,13 @@ from torch import Tensor
 from attn_spec import kernel
 
 from .lengths import first_aligned
-from .torch_packed import OPTIONS, of_entry
+from .torch_packed import OPTIONS, descales_of_entry, of_entry
 from .torch_paged import gathered
 from .torch_rotary import turned_by
-from .torch_tiled import SHAPES, Scores, online_softmax, wide
+from .torch_tiled import DESCALES, SHAPES, Scores, online_softmax, wide
 
+#: Caches of keys and of values, or new keys and values.
+Caches = tuple[Tensor, Tensor]
 DECLARED: dict[str, Any] = {
     "framework": "torch",
     "dtypes": ("float64", "float32", "float16", "bfloat16"),
@@ -110,19 +114,81 @@ def paged(
 
     Place j of sequence b is in the page ``block_table[b, j // size]``, at the offset j % size.
     """
-    new, size = places(cache_seqlens, k.shape[1]), k_cache.shape[1]
     turn = Turn(**options)
     options, aligned = turn.others, turn.others.get("causal_alignment", "top_left")
-    q, k = turn(q, of_queries(q.shape[1], cache_seqlens.long() + k.shape[1], None, aligned)), turn(k, new)
-    if new.numel():
-        pages = block_table.long().gather(1, new // size)
-        k_cache[pages, new % size], v_cache[pages, new % size] = k, v
+    new, ends = places(cache_seqlens, k.shape[1]), cache_seqlens.long() + k.shape[1]
+    q, k = turn(q, of_queries(q.shape[1], ends, None, aligned)), turn(k, new)
+    write_to_pages((k_cache, v_cache), (k, v), new, block_table)
+    return over_pages(q, (k_cache, v_cache), block_table, ends, alibi_slopes=alibi_slopes, sinks=sinks, **options)
+
+
+@kernel(
+    framework="torch",
+    dtypes=({"q": "bfloat16", "kv": "float8_e4m3fn"},),
+    contract="fused",
+    supports=("scale", "causal", "causal_alignment", *DESCALES[1:], "descale_by_head", *SHAPES, "lse"),
+    option_dtypes=dict.fromkeys(DESCALES[1:], "float32"),
+    conventions={**DECLARED["conventions"], "cache_overflow": "saturates"},
+    presentation="append_paged",
+)
+def eight_bits(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    block_table: Tensor,
+    cache_seqlens: Tensor,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Append as :func:`paged` to caches of float8_e4m3fn, of new k and v in bfloat16 over their descales [B, Hkv]."""
+    new, ends = places(cache_seqlens, k.shape[1]), cache_seqlens.long() + k.shape[1]
+    codes = rounded(k, k_descale, k_cache.dtype), rounded(v, v_descale, v_cache.dtype)
+    write_to_pages((k_cache, v_cache), codes, new, block_table)
+    given = {name: x for name, x in (("k_descale", k_descale), ("v_descale", v_descale)) if x is not None}
+    return over_pages(q, (k_cache, v_cache), block_table, ends, **given, **options)
+
+
+def rounded(x: Tensor, descale: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return new keys or values [B, n, Hkv, D] over their descales [B, Hkv] in a dtype of 8 bits, which saturates."""
+    quotient = x.float() if descale is None else x.float() / descale[:, None, :, None]
+    largest = torch.finfo(dtype).max
+    return quotient.clamp(-largest, largest).to(dtype)
+
+
+def write_to_pages(caches: Caches, new: Caches, at: Tensor, block_table: Tensor) -> None:
+    """Write new keys and values [B, n, Hkv, D] to the places ``at`` [B, n] of their sequences, in pages."""
+    if not at.numel():
+        return
+    size = caches[0].shape[1]
+    pages = block_table.long().gather(1, at // size)
+    for cache, x in zip(caches, new, strict=True):
+        cache[pages, at % size] = x
+
+
+def over_pages(
+    q: Tensor,
+    caches: Caches,
+    block_table: Tensor,
+    ends: Tensor,
+    *,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Return out and lse of queries over the first ``ends`` [B] keys of the pages of each sequence.
+
+    Keys and values are read in the dtype of q, which has all numbers of 8 bits.
+    """
     wide = torch.promote_types(q.dtype, torch.float32)
-    out, lse = q.new_empty(*q.shape[:3], v.shape[-1]), q.new_empty(len(q), q.shape[2], q.shape[1], dtype=wide)
-    for entry, before in enumerate(cache_seqlens.tolist()):
-        keys, values = (gathered(cache, block_table[entry], before + k.shape[1]) for cache in (k_cache, v_cache))
-        queries, slopes = q[entry].transpose(0, 1)[None], of_entry(alibi_slopes, entry)
-        scores = Scores(queries, keys, None, alibi_slopes=slopes, **options)
+    out, lse = q.new_empty(*q.shape[:3], caches[1].shape[-1]), q.new_empty(len(q), *q.shape[2:0:-1], dtype=wide)
+    for entry, end in enumerate(ends.tolist()):
+        keys, values = (gathered(cache, block_table[entry], end).to(q.dtype) for cache in caches)
+        own = {"alibi_slopes": of_entry(alibi_slopes, entry), **descales_of_entry(options, entry)}
+        scores = Scores(q[entry].transpose(0, 1)[None], keys, None, **options | own)
         found = online_softmax(scores, values, sinks)
         out[entry], lse[entry] = found[0][0].transpose(0, 1), found[1][0]
     return out, lse

@@ -10,7 +10,10 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from attn_spec.kernels import rounded_writes
 from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
+from attn_spec.problem.options import FACTORS, OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import assert_within_bound
 from attn_spec.search.drawing.cotangents import randomness
@@ -24,6 +27,8 @@ BATCH = st.sampled_from((2, 3, 1))
 KEYS = named(("ragged", "one_less", "last_shorter", "edges", "but_one", "full"), axes="B111")
 #: Numbers of keys, and of those that are appended, up to a size and past tiles and pages.
 MOST_KEYS, MOST_NEW = (5, 9, 3, 17, 65), (2, 3, 1, 4, 18)
+#: Patterns of the descales of keys and values that a call rounds.
+SPREAD = ("near_one", "power_of_two", "ordinary", "spread", "one_huge")
 #: Calls that append to one cache; of a kernel that is compiled for each length, fewer.
 CALLS, CALLS_COMPILED = 4, 2
 
@@ -37,6 +42,12 @@ def without_growth(own: Subject) -> str:
     """Return why a property of a growing cache does not apply to a subject; empty if it does."""
     aligned = own.conventions.causal_alignment == "bottom_right" or own.supports("causal_alignment")
     return without_appending(own) or ("" if aligned else "its diagonal starts at the first key")
+
+
+def without_rounding(own: Subject) -> str:
+    """Return why a property of new numbers that are rounded does not apply to a subject; empty if it does."""
+    rounds = any(rounded_writes.rounds(own.dtypes, name) for name in "kv")
+    return without_appending(own) or ("" if rounds else "its caches have the dtype of the new keys and values")
 
 
 def appended(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
@@ -61,6 +72,34 @@ def alike(problem: Problem) -> Problem:
     old = np.arange(problem.key_length) < problem.end_keys[:, None] - problem.query_length
     old = old[:, None, :, None]
     return problem.replace(**{name: np.where(old, x[:1], x) for name, x in (("k", problem.k), ("v", problem.v))})
+
+
+def rounded(subject: Subject) -> SearchStrategy[Problem]:
+    """Draw problems whose new keys and values are rounded over descales, or as they are if the kernel takes none.
+
+    In half of them new values, and new keys in half of these, are any numbers of the cache.
+    """
+    of_keys = [name for name in FACTORS if "K" in OPTIONS[name].axes and subject.supports(name)]
+    descales = {name: named(SPREAD, OPTIONS[name].axes) for name in of_keys}
+    ways = [appended(subject, needs=("seqused_k", "cross", *of_keys), **descales)] if of_keys else []
+    if set(FACTORS).isdisjoint(subject.kernel.limits.needed):
+        ways.append(appended(subject, without=("empty", *FACTORS)))
+    found = st.one_of(ways)
+    return st.one_of(found, found.map(partial(of_any_size, names="v")), found.map(partial(of_any_size, names="kv")))
+
+
+def of_any_size(problem: Problem, names: str) -> Problem:
+    """Return a problem whose new keys or values are any numbers of their caches, the largest and 0 more often."""
+    at, rng = np.arange(problem.key_length), randomness(problem)
+    is_new = (at >= problem.end_keys[:, None] - problem.query_length) & (at < problem.end_keys[:, None])
+    found = {}
+    for name in names:
+        x, known = getattr(problem, name), bits.finite(problem.dtype_of(name))
+        often = np.concatenate([known, np.repeat(known[[0, -1]], len(known) // 4)])
+        signs = np.where(rng.random(x.shape) < 0.5, -1.0, 1.0)
+        drawn = bits.as_stored(signs * rng.choice(often, x.shape), problem.dtype_of(name))
+        found[name] = np.where(is_new[:, None, :, None], drawn, x)
+    return problem.replace(**found)
 
 
 def growing(subject: Subject) -> SearchStrategy[Problem]:
@@ -124,6 +163,18 @@ def test_new_keys_are_in_the_cache_and_nothing_else_changes(subject: Subject, pr
 )
 def test_new_keys_are_rotated_once_on_their_way_to_the_cache(subject: Subject, problem: Problem) -> None:
     """A call rotates its queries and new keys by their positions, and no key that is rotated in the cache already."""
+    assert_within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source="OCP OFP8 1.0, section 5; vllm-project/vllm, reshape_and_cache_flash: a cache of 8 bits holds k / k_scale",
+    hunts="a descale that is left out, multiplied by, of another head or tensor; numbers cut, or NaN for large ones",
+    needs=("seqused_k", "cross"),
+    problems=rounded,
+    not_applicable=without_rounding,
+)
+def test_new_numbers_are_rounded_once_over_their_descales(subject: Subject, problem: Problem) -> None:
+    """A cache of 8 bits gets the nearest numbers to new ones over their descales, and queries attend to these."""
     assert_within_bound(subject, problem, subject(problem))
 
 

@@ -17,6 +17,7 @@ from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.dtypes import spelled
+from attn_spec.problem.options import FACTORS
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,14 +156,18 @@ def _promised(kernel: Kernel, call: Call) -> tuple[dict[int, np.ndarray], dict[i
     Both are by the places of the tensors.
     """
     shown = PRESENTATIONS[kernel.presentation]
+    if not shown.appends:
+        return {}, {}
     places = {name: place for place, name in enumerate(shown.tensors)}
     given = {name: call.tensors[place].values for name, place in places.items()}
     said = (*shown.says_where, *(name for names in shown.passes.values() for name in names))
     words = {name: call.options.get(keyword_of(name, kernel.parameters) or name) for name in said}
     where = {name: x.values if isinstance(x, Given) else x for name, x in words.items() if x is not None}
-    promised = shown.promised(given, where)
-    dtypes = {shown.input_of(name): call.tensors[place].dtype for name, place in places.items()}
-    allowed = shown.allowed(given, where, kernel.contract_for(spelled(dtypes)), dtypes["k"]) if promised else {}
+    factors = {name: call.options.get(kernel.keyword(name)) for name in FACTORS}
+    given |= {name: x.values for name, x in factors.items() if isinstance(x, Given)}
+    dtypes = {shown.input_of(name): call.tensors[place].dtype for name, place in reversed(places.items())}
+    promised = shown.promised(given, where, spelled(dtypes))
+    allowed = shown.allowed(given, where, kernel.contract_for(spelled(dtypes)), dtypes["k"])
     first, second = ({places[name]: x for name, x in each.items()} for each in (promised, allowed))
     return first, second
 

@@ -9,6 +9,9 @@ key in the cache is rotated by the tables in float64, and rounded once to the dt
 execution of the stages ``rotary_tables`` and ``operands`` of a contract that have the dtype of the inputs. So the
 theorem of a rotated score holds as it stands, whether a call has rotated a key itself or finds it rotated. A problem
 with ``rotary_from_tables`` has the numbers of the tables in its truth, and the stage ``rotary_tables`` has no error.
+
+A cache may have 8 bits beside queries of more. New keys and values have the dtype of the queries then, and a call
+rounds them over their descales on the way (``rounded_writes``). The problem has the numbers that the cache stores.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import numpy as np
 
 from attn_spec.contract.contract import ContractError, ResolvedContract
 from attn_spec.contract.stages import contains
-from attn_spec.kernels import placement, rotated
+from attn_spec.kernels import placement, rotated, rounded_writes
 from attn_spec.kernels.frameworks.framework import of, values_of
 from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.placement import Placement
@@ -29,7 +32,7 @@ from attn_spec.kernels.places import SPARE, Further, Rectangle, integers
 from attn_spec.kernels.presentation import Handed
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
-from attn_spec.problem.dtypes import input_dtypes
+from attn_spec.problem.dtypes import Dtypes, dtype_of, input_dtypes
 from attn_spec.problem.problem import Problem
 
 #: Rows of a cache with ``cache_batch_idx`` that no sequence has.
@@ -78,7 +81,9 @@ class Append(Packed):
 
     ``seqused_k`` is the number of keys that the caches have of each sequence: before a call without the new ones, and
     after it with them. A call must write the new keys and values to the places behind, and change nothing else. If the
-    cache holds rotated keys, it must write rotated ones, each within the bound of one rotation and one rounding.
+    cache holds rotated keys, it must write rotated ones, each within the bound of one rotation and one rounding. If
+    the cache has 8 bits and the queries have more, it must write the nearest numbers to the new ones over their
+    descales.
     """
 
     @property
@@ -92,6 +97,10 @@ class Append(Packed):
     @property
     def recognised_by(self) -> tuple[str, ...]:
         return (*self.tensors[1:], *self.says_where)
+
+    def dtype(self, tensor: str, dtypes: Dtypes) -> str:
+        new = {name: own for own, name in NEW.items()}
+        return rounded_writes.dtype_of_new(dtypes, new[tensor]) if tensor in new else super().dtype(tensor, dtypes)
 
     @property
     def passes(self) -> Mapping[str, tuple[str, ...]]:
@@ -141,8 +150,17 @@ class Append(Packed):
         for name, x in (("k", keys), ("v", problem.v)):
             buffer, poison = self.keys.buffer(problem, self.placement), placement.poison(problem, name, unread)
             tensors[CACHES[name]] = self._filled(name, x, poison, buffer, before)
-            tensors[NEW[name]] = np.take_along_axis(getattr(problem, name), at, axis=2).swapaxes(1, 2)
+            new = np.take_along_axis(getattr(problem, name), at, axis=2).swapaxes(1, 2)
+            tensors[NEW[name]] = self._unrounded(problem, name, new, rounded_writes.of_new(name, tensors))
         return Handed(tensors, before)
+
+    def _unrounded(self, problem: Problem, name: str, new: np.ndarray, d: np.ndarray | None) -> np.ndarray:
+        """Return the new keys or values [B, S, Hkv, D] that a call must store as those of the problem."""
+        if not rounded_writes.rounds(problem.dtypes, name):
+            return new
+        dtypes = (rounded_writes.dtype_of_new(problem.dtypes, name), problem.dtype_of(name))
+        chance = self.placement.chance(problem, f"new {name}")
+        return rounded_writes.new_numbers(new, d, dtypes, chance, saturates=self.placement.saturates)
 
     def begun(self, tensors: Sequence[Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the queries and caches of a call, and its options, after the new keys and values were appended.
@@ -153,9 +171,20 @@ class Append(Packed):
         count = new[0].shape[1]
         q, new[0] = (self.rotate(side, x, options) for side, x in (("q", q), ("k", new[0])))
         after = self.after(options, count)
-        for cache, x in zip((k, v), new, strict=True):
-            self.append(cache, x, after)
+        for name, cache, x in zip(CACHES, (k, v), new, strict=True):
+            self.append(cache, self.stored(name, x, cache, options), after)
         return (q, k, v), {name: x for name, x in after.items() if name not in rotated.ARGUMENTS}
+
+    def stored(self, name: str, new: Any, cache: Any, arguments: Mapping[str, Any]) -> Any:
+        """Return new keys or values [B, S, Hkv, D] of a framework as their cache stores them."""
+        own, dtype = of(cache), of(cache).dtype_of(cache)
+        if own.dtype_of(new) == dtype:
+            return new
+        return own.give(self.rounded(name, values_of(new), dtype, arguments), dtype, "cpu")
+
+    def rounded(self, name: str, new: np.ndarray, cache: str, arguments: Mapping[str, Any]) -> np.ndarray:
+        """Return the numbers that a cache of 8 bits stores of new keys or values [B, S, Hkv, D]."""
+        return rounded_writes.stored(new, rounded_writes.of_new(name, arguments), cache)
 
     def rotate(self, side: str, x: Any, arguments: Mapping[str, Any]) -> Any:
         """Return queries or new keys [B, S, H, D] of a framework as a call rotates them; without tables, themselves."""
@@ -195,12 +224,16 @@ class Append(Packed):
         ends = (of >= 0).sum(axis=1)
         return of[np.arange(len(of))[:, None], ends[:, None] - count + np.arange(count)]
 
-    def promised(self, tensors: Mapping[str, np.ndarray], arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def promised(
+        self, tensors: Mapping[str, np.ndarray], arguments: Mapping[str, Any], dtypes: Dtypes
+    ) -> dict[str, np.ndarray]:
         found = {}
         for name, cache in CACHES.items():
             found[cache], new = tensors[cache].astype(np.float64), tensors[NEW[name]]
             if name == "k":
                 new = rotated.turned(new, self._places_of(new, arguments), arguments)
+            if rounded_writes.rounds(dtypes, name):
+                new = rounded_writes.stored(new, rounded_writes.of_new(name, tensors), dtype_of(dtypes, name))
             self.append(found[cache], new, self.after(arguments, new.shape[1]))
         return found
 
@@ -219,9 +252,11 @@ class Append(Packed):
         """Return the positions [B, S, 1] of new keys [B, S, H, D]."""
         return self.positions("k", arguments, new.shape[1])[:, :, None]
 
-    def told(self, name: str, wrong: np.ndarray, now: np.ndarray, must: np.ndarray, handed: Handed) -> str:
+    def told(
+        self, name: str, wrong: np.ndarray, now: np.ndarray, must: np.ndarray, handed: Handed, *, dtypes: Dtypes
+    ) -> str:
         if now.shape != must.shape:
-            return super().told(name, wrong, now, must, handed)
+            return super().told(name, wrong, now, must, handed, dtypes=dtypes)
         *place, head, column = at = tuple(int(i) for i in np.argwhere(wrong)[0])
         buffer, count = self.keys.lies(self.keys.axes, now.shape), handed.tensors["k_new"].shape[1]
         of_keys = self.keys.slots(buffer, after := self.after(handed.further, count)).of
@@ -230,13 +265,26 @@ class Append(Packed):
         where = ", ".join(f"{_PLACES[axis]} {i}" for axis, i in zip(self.keys.axes, place, strict=False))
         found = np.argwhere(of_keys == slot)
         whose = f"position {found[0][1]} of sequence {found[0][0]} ({where})" if len(found) else f"{where} of nobody"
-        is_rotated = rotated.are_given(handed.further) and name == CACHES["k"]
-        new = "the new number, rotated," if is_rotated else "the new number"
-        what = new if is_new else "the number that was there"
+        what = "the number that was there"
+        if is_new:
+            entry, row = np.argwhere(self.new_slots(buffer, after, count) == slot)[0]
+            what = self._new_number(name, (entry, row, head, column), handed, dtypes)
         return (
             f"the kernel left {now[at]:.9g} in {name} at {whose}, head {head}, column {column}, where {what} must be "
             f"after the call, {must[at]:.9g}"
         )
+
+    def _new_number(self, cache: str, at: tuple[int, ...], handed: Handed, dtypes: Dtypes) -> str:
+        """Return what a message calls the new number at an index [B, S, Hkv, D], as the cache must hold it."""
+        name = next(side for side, own in CACHES.items() if own == cache)
+        if rotated.are_given(handed.further) and name == "k":
+            return "the new number, rotated,"
+        if not rounded_writes.rounds(dtypes, name):
+            return "the new number"
+        d = rounded_writes.of_new(name, handed.tensors)
+        over = "" if d is None else f" over its descale {d[at[0], 0, at[2], 0]:.9g}"
+        x = handed.tensors[NEW[name]][at]
+        return f"the new number {x:.9g}{over}, rounded to {dtype_of(dtypes, name)},"
 
     def expanding(self, axes: str) -> Any:
         """Return a function that changes nothing: a kernel cannot append to a cache of which places share memory."""

@@ -57,6 +57,9 @@ class Placement:
     #: True if the descales of keys and values have a number for each key, which lies where the key does. False if they
     #: have one for each sequence and kv head, unless the descale of a problem varies by key.
     descales_by_key: bool = False
+    #: True if a new number that over its descale is beyond the largest of a cache may be appended, by the convention
+    #: ``cache_overflow``.
+    saturates: bool = False
     #: Numbers that choices are drawn from, in place of the shapes of a problem: calls to one cache have it in common.
     shapes: tuple[int, ...] = ()
 

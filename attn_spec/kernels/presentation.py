@@ -17,6 +17,7 @@ from attn_spec.kernels import memory
 from attn_spec.kernels.layout import Layout
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.placement import DRAWN_ONCE, Placement
+from attn_spec.problem.dtypes import Dtypes, dtype_of
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import DIFFERENTIABLE, OF_KEYS, QUANTITIES
@@ -110,6 +111,10 @@ class Presentation:
         """Return an input that a tensor of a call holds, whose dtype it has."""
         return self.holds(name)[0]
 
+    def dtype(self, tensor: str, dtypes: Dtypes) -> str:
+        """Return the dtype of a tensor of a call for a problem of these dtypes."""
+        return dtype_of(dtypes, self.input_of(tensor))
+
     def member(self, name: str, x: Any) -> Any:
         """Return the part of a tensor of a call, or of its gradient, that is the input ``name``."""
         del name
@@ -130,12 +135,15 @@ class Presentation:
         """Return q, k and v of a call, and its options, after what a call does to its tensors before it attends."""
         return self.apart(*tensors, **options), options
 
-    def promised(self, tensors: Mapping[str, np.ndarray], arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def promised(
+        self, tensors: Mapping[str, np.ndarray], arguments: Mapping[str, Any], dtypes: Dtypes
+    ) -> dict[str, np.ndarray]:
         """Return the values after a call of the tensors that it must change, by name; it must not change others.
 
-        ``tensors`` are those of the call by name, and ``arguments`` say where sequences lie.
+        ``tensors`` are those of the call by name, ``arguments`` say where sequences lie, and ``dtypes`` are those of
+        the problem.
         """
-        del tensors, arguments
+        del tensors, arguments, dtypes
         return {}
 
     def allowed(
@@ -153,12 +161,15 @@ class Presentation:
         del dtype
         return contract
 
-    def told(self, name: str, wrong: np.ndarray, now: np.ndarray, must: np.ndarray, handed: Handed) -> str:
+    def told(
+        self, name: str, wrong: np.ndarray, now: np.ndarray, must: np.ndarray, handed: Handed, *, dtypes: Dtypes
+    ) -> str:
         """Return what is wrong with a tensor after a call, which must have the values ``must`` then.
 
-        ``wrong`` says which of its values ``now`` are; all of them where the shape is another one.
+        ``wrong`` says which of its values ``now`` are; all of them where the shape is another one. ``dtypes`` are
+        those of the problem.
         """
-        del wrong, now, must, handed
+        del wrong, now, must, handed, dtypes
         return f"the kernel changed its input {name} in place; it must leave its inputs alone"
 
     def together(self, arrays: Mapping[str, Any]) -> dict[str, Any]:

@@ -96,6 +96,7 @@ class Subject:
         drawn = {"page_sizes": sizes, "tails": tails, "empty_states": EMPTY_STATES[self.conventions.empty_state]}
         drawn |= {"tight": self.kernel.limits.tight_buffers, "lse_base": self.conventions.lse_base}
         drawn |= {"descales_by_key": "descale_by_key" in self.kernel.supports}
+        drawn |= {"saturates": self.conventions.cache_overflow == "saturates"}
         placement = Placement(**{**drawn, **self.choices})
         return PRESENTATIONS[self.kernel.presentation].placed(placement)
 
@@ -396,7 +397,7 @@ class Subject:
 
     def _tensors(self, handed: Handed, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
         names = self.presentation.tensors
-        dtypes = {n: dtype_of(self.dtypes, self.presentation.input_of(n)) for n in names}
+        dtypes = {n: self.presentation.dtype(n, self.dtypes) for n in names}
         return {n: arrange(self._given(handed.tensors[n], dtype)) for n, dtype in dtypes.items()}
 
     def _given(self, values: np.ndarray, dtype: str) -> Any:
@@ -437,12 +438,13 @@ class Subject:
             must = promised.get(name, before).astype(np.float64)
             wrong = np.array(True) if now.shape != must.shape else ~within(now, must, allowed.get(name, 0.0))
             if wrong.any():
-                raise Misbehaviour(self.presentation.told(name, wrong, now, must, handed))
+                raise Misbehaviour(self.presentation.told(name, wrong, now, must, handed, dtypes=self.dtypes))
 
     def _promised(self, handed: Handed) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return the values after a call of the tensors that it must change, and how far from these they may be."""
         given, dtype = (handed.tensors, handed.further), dtype_of(self.dtypes, "k")
-        return self.presentation.promised(*given), self.presentation.allowed(*given, self.contract, dtype)
+        promised = self.presentation.promised(*given, self.dtypes)
+        return promised, self.presentation.allowed(*given, self.contract, dtype)
 
 
 def within(now: np.ndarray, must: np.ndarray, allowed: np.ndarray | float) -> np.ndarray:

@@ -66,6 +66,14 @@ def spacing(x: np.ndarray, dtype: str) -> Values:
     return np.maximum(power, form.smallest_normal) * 2.0 ** (1 - form.precision)
 
 
+def finite(dtype: str) -> Values:
+    """Return the finite numbers of a format of 8 bits that are not negative, in ascending order."""
+    found = [0.0]
+    while found[-1] < FORMATS[dtype].largest:
+        found.append(found[-1] + spacing(np.array(found[-1]), dtype).item())
+    return np.array(found)
+
+
 def is_representable(x: np.ndarray, dtype: str) -> bool:
     """Return whether ``dtype`` has every element of ``x``: NaN, and infinities and -0.0 unless it lacks them."""
     if dtype == "float64":

@@ -176,6 +176,14 @@ class Conventions:
         of="states",
         shows=lambda p: p.states and not p.visible.all(),
     )
+    cache_overflow: str = convention(
+        says="What a call writes to a cache of 8 bits for a new number that is, over its descale, beyond the largest.",
+        choices={
+            "none": "no new number is beyond the largest number of the cache",
+            "saturates": "the largest number of the cache, with the sign of the new one",
+        },
+        default="none",
+    )
     deterministic: bool = convention(
         says="Whether two equal calls agree bit for bit.",
         choices={True: "equal calls, equal bits", False: "each call may round in another order"},

@@ -139,7 +139,7 @@ def test_a_call_is_given_the_keys_before_the_new_ones_and_must_append_these(name
     problem = RECIPE.problem()
     shown = PRESENTATIONS[name]
     handed = shown.handed(problem, unread=True)
-    before, after = handed.tensors, shown.promised(handed.tensors, handed.further)
+    before, after = handed.tensors, shown.promised(handed.tensors, handed.further, "float32")
     ends = problem.end_keys
 
     assert handed.further["seqused_k"].tolist() == (ends - 2).tolist()
@@ -158,7 +158,7 @@ def test_a_cache_of_rotated_keys_is_handed_over_and_the_new_keys_are_not_rotated
     problem, shown = replace(RECIPE, rotary="interleaved", rotary_dim=4).problem(), PRESENTATIONS[name]
     handed = shown.handed(problem)
     before, where = handed.tensors, handed.further
-    must = shown.promised(before, where)
+    must = shown.promised(before, where, "float32")
     after = shown.after(where, 2)
     read = shown.read("k", must["k_cache"], **after, k=must["k_cache"])
 
@@ -172,7 +172,8 @@ def test_a_cache_of_rotated_keys_is_handed_over_and_the_new_keys_are_not_rotated
         assert read[b, :, :end, 0:4:2] == pytest.approx(turned.real, abs=1e-6)
         assert read[b, :, :end, 1:4:2] == pytest.approx(turned.imag, abs=1e-6)
         assert (read[b, :, :end, 4:] == problem.k[b, :, :end, 4:]).all()
-    assert (must["v_cache"] == shown.promised(before, shown.handed(RECIPE.problem()).further)["v_cache"]).all()
+    plain = shown.promised(before, shown.handed(RECIPE.problem()).further, "float32")
+    assert (must["v_cache"] == plain["v_cache"]).all()
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
@@ -182,7 +183,7 @@ def test_new_keys_are_as_near_to_the_rotated_ones_as_roundings_leave_them(dtype)
     shown = APPENDING["append"]
     handed = shown.handed(problem)
     contract = shown.contract(PRESETS["eager" if dtype != "float64" else "fp64"].at(dtype), dtype)
-    must = shown.promised(handed.tensors, handed.further)["k_cache"][:, 5:7]
+    must = shown.promised(handed.tensors, handed.further, dtype)["k_cache"][:, 5:7]
     allowed = shown.allowed(handed.tensors, handed.further, contract, dtype)["k_cache"]
     x, cos, sin = handed.tensors["k_new"], *(handed.further[name][5:7, None] for name in ("rotary_cos", "rotary_sin"))
 

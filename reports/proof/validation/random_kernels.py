@@ -49,6 +49,7 @@ from .random_linear import NO_SOFTMAX, linear_kernel
 from .random_options import (
     WIDE_FORMATS,
     drawn_alibi,
+    drawn_cache,
     drawn_cast,
     drawn_descale_shapes,
     drawn_descales,
@@ -155,9 +156,11 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
         lengths, unused = drawn_lengths(np.random.default_rng([seed, 9]))
         agreed = {**unused, "sink_in_lse": sinks.sink_in_lse or not sinks.options}
         given |= {"beside": (*beside, *lengths), "option_dtypes": own, "agreed": agreed}
-        placed = np.random.default_rng([seed, 10])
-        kernel = _kernel(rng, f"random_{seed}", executes, order, apart=placed, presentation=presentation, **given)
-    return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
+        given |= {name: np.random.default_rng([seed, n]) for name, n in (("apart", 10), ("caches", 19))}
+        kernel = _kernel(rng, f"random_{seed}", executes, order, presentation=presentation, **given)
+    return RandomKernel(
+        seed=seed, dtype=kernel.dtypes[0], executes=executes, declares=declares, order=order, kernel=kernel
+    )
 
 
 def _kernel(
@@ -169,13 +172,14 @@ def _kernel(
     beside: Sequence[str],
     agreed: Mapping[str, Any],
     apart: np.random.Generator,
+    caches: np.random.Generator,
     presentation: str | None,
     **declared: Any,
 ) -> Kernel:
     """Make a kernel of that arithmetic, with drawn conventions and options, and the options of ``beside``.
 
     ``agreed`` are its conventions on sinks, and on what lies behind the lengths of sequences. Whether sequences are
-    packed is drawn ``apart``, unless a ``presentation`` is given.
+    packed is drawn ``apart``, unless a ``presentation`` is given, and so are the dtypes of ``caches`` that it writes.
     """
     conventions = replace(_conventions(rng), **agreed)
     drawn = _presentation(rng, apart)
@@ -185,6 +189,9 @@ def _kernel(
         presentation, shown = "BHSD", PRESENTATIONS["BHSD"]
     if "states" in shown.carries:
         conventions = replace(conventions, lse_base="e")
+    if shown.appends:
+        dtypes, overflow = drawn_cache(caches, *declared["dtypes"])
+        declared["dtypes"], conventions = (dtypes,), replace(conventions, cache_overflow=overflow)
     one_head, of_all_heads = shown.of_one_head, {*named_by([projects]), "head_widths"}
     owned = {name: ABILITIES[name].of for name in SUPPORTS if name in ABILITIES and ABILITIES[name].of}
     chosen = (name for name in SUPPORTS if name not in owned)

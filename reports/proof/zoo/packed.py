@@ -17,7 +17,7 @@ from attn_spec.kernels.places import Bounds, Places
 from attn_spec.kernels.presentations import PRESENTATIONS
 
 from .lengths import ALONE, BESIDE_SHORT, CORNER, TILE, WITHOUT_KEYS
-from .mutants import introduce
+from .mutants import DTYPES, introduce
 
 LONGEST = "placement.a_stated_largest_length_may_be_larger"
 
@@ -32,11 +32,18 @@ TAKES = ("scale", "causal", "causal_alignment", "window", "alibi_slopes", "gqa",
 
 
 def packed_mutant(
-    *, source: str, named_by: str, presentation: str = "THD", of: str = "k", takes: tuple[str, ...] = ()
+    *,
+    source: str,
+    named_by: str,
+    presentation: str = "THD",
+    of: str = "k",
+    takes: tuple[str, ...] = (),
+    dtype: str = "float32",
+    conventions: Mapping[str, Any] | None = None,
 ) -> Callable[[type[Wrong]], type[Wrong]]:
     """Register how a sound kernel reads its calls, other than they are: the places of one side, or the whole call.
 
-    The kernel declares the options ``takes`` beside ``TAKES``.
+    The kernel declares the options ``takes`` beside ``TAKES``, and ``conventions`` beside ``unused``.
     """
 
     def register(wrong: type[Wrong]) -> type[Wrong]:
@@ -50,13 +57,15 @@ def packed_mutant(
                 "dtypes": (dtype,),
                 "contract": "fused",
                 "supports": [each for each in (*TAKES, *takes) if own.can_say(each)],
-                "conventions": {"unused": "unread"},
+                "conventions": {"unused": "unread", **(conventions or {})},
                 "presentation": presentation,
             }
             make = emulate if own.appends else emulate_both
             return make(name, PRECISE, reads=reads, **declared)
 
-        return introduce(wrong, build, source=source, named_by=named_by, dtype="float32")
+        return introduce(
+            wrong, build, source=source, named_by=named_by, dtype=dtype, dtypes=DTYPES if dtype in DTYPES else (dtype,)
+        )
 
     return register
 
