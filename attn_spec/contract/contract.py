@@ -177,6 +177,7 @@ class Contract:
     #: Dtype of the gradients of inputs that have no dtype of their own (``Problem.dtypes``).
     gradients: str = "input"
     #: Quantisers of q, k and v, at most one each: what the kernel makes of these tensors before their products.
+    #: ``attn-spec explain quantiser`` lists the fields of one.
     quantisers: tuple[Quantiser, ...] = ()
     #: Share of the output, in the 2-norm, that the quantisation error is promised to stay within on usual values; None
     #: for no promise. It is a property of its own, apart from the bound of the kernel's arithmetic.

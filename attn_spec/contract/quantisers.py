@@ -63,7 +63,7 @@ class Quantiser:
 
     def __post_init__(self) -> None:
         """Raise :class:`QuantiserError` for a field that has another type, or a word that is not known."""
-        for name, allowed in _WORDS.items():
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise QuantiserError(f"quantiser field {name} must be one of {allowed}, not {getattr(self, name)!r}")
         if not (self.block in ("head", "tensor") or _is_count(self.block)):
@@ -123,7 +123,8 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-_WORDS: dict[str, tuple[Any, ...]] = {
+#: Values that a field may have, by its name; fields of numbers are left out.
+CHOICES: dict[str, tuple[Any, ...]] = {
     "of": ("q", "k", "v"),
     "format": ("int8", *EIGHT_BITS),
     "over": ("sequence", "buffer"),

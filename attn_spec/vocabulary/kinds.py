@@ -7,8 +7,9 @@ from dataclasses import MISSING, Field, fields
 from functools import cache
 from typing import Any
 
-from attn_spec.contract import contract, presets
+from attn_spec.contract import contract, presets, quantisers
 from attn_spec.contract.contract import Contract
+from attn_spec.contract.quantisers import Quantiser
 from attn_spec.kernels import limits, presentations
 from attn_spec.kernels.declaration import kernel as declare
 from attn_spec.kernels.kernel import FOUND, Kernel
@@ -205,6 +206,23 @@ def _stages() -> list[Word]:
     ]
 
 
+def _quantiser_steps() -> list[Word]:
+    comments = comments_of(Quantiser)
+    return [
+        Word(
+            kind="quantiser",
+            name=item.name,
+            says=comments[item.name],
+            facts=_facts(
+                values=_values(quantisers.CHOICES.get(item.name, ())),
+                default=_default(item) or "none: it must be given",
+            ),
+            also=_texts(quantisers.CHOICES.get(item.name, ())) if "format" not in item.name else (),
+        )
+        for item in fields(Quantiser)
+    ]
+
+
 def _values_of_presets(stage: str) -> str:
     """Return the presets in which a stage differs from its default."""
     default = getattr(Contract(), stage)
@@ -326,6 +344,7 @@ def kinds() -> tuple[Kind, ...]:
         kind("library", summary(libraries), _libraries, "libraries", in_full=True),
         kind("contract", summary(presets), _contracts, also=("preset", "presets"), closing=_chooser),
         kind("stage", paragraphs(contract)[1], _stages, also=("input", "work")),
+        kind("quantiser", summary(quantisers), _quantiser_steps, "quantiser-steps"),
         kind("format", summary(formats), _formats, also=("dtype", "dtypes")),
         kind("property", summary(property_module), properties, "properties"),
         kind("regime", summary(regimes), _regimes),

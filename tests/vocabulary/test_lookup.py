@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from attn_spec.cli import command as cli
 from attn_spec.contract.contract import Contract
 from attn_spec.contract.presets import PRESETS
+from attn_spec.contract.quantisers import CHOICES, Quantiser
 from attn_spec.kernels.kernel import DECLARABLE
 from attn_spec.problem.conventions import CONVENTIONS
 from attn_spec.search.drawing.regimes import REGIMES
@@ -69,6 +70,8 @@ def test_without_a_word_the_kinds_are_listed():
         (["split-kv"], "split_kv  (contract)"),
         (["bottom_right"], "causal_alignment  (convention)"),
         (["by_lse"], "normalize  (stage)"),
+        (["add_half"], "rounding  (quantiser)"),
+        (["mean_of_keys"], "subtracts  (quantiser)"),
         (
             ["the_diagonal_is_where_the_convention_says"],
             "causality.the_diagonal_is_where_the_convention_says  (property)",
@@ -82,6 +85,21 @@ def test_a_word_is_found_by_what_it_is_called_elsewhere_and_by_its_values(typed,
 
 def test_a_word_of_several_kinds_is_explained_as_each():
     assert re.findall(r"^lse  \((\w+)\)", explain("lse").output, flags=re.MULTILINE) == ["ability", "stage", "quantity"]
+
+
+def test_every_field_of_a_quantiser_is_explained_with_its_choices_and_its_default():
+    listed = explain("quantiser").output
+
+    for item in fields(Quantiser):
+        said = explain(item.name).output if item.name != "format" else "\n".join(
+            line for word in KINDS["quantiser"].words() if word.name == "format" for line in lookup.entry(word)
+        )  # fmt: skip
+        assert re.search(rf"^{item.name}  \(quantiser\)$", said, flags=re.MULTILINE), item.name
+        assert f"\n{item.name}\n    " in listed
+        for choice in CHOICES.get(item.name, ()):
+            assert repr(choice) in said
+    assert "default  4.0" in explain("division_error").output
+    assert "default  none: it must be given" in explain("of").output
 
 
 def test_a_family_is_all_its_properties():
