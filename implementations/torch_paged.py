@@ -92,7 +92,7 @@ def each_sequence(
 
 @kernel(
     framework="torch",
-    dtypes=("float16", "bfloat16", {"q": "bfloat16", "kv": "float8_e4m3fn"}),
+    dtypes=("float16", "bfloat16", {"q": "bfloat16", "kv": "float8_e4m3fn"}, {"q": "bfloat16", "kv": "int8"}),
     contract=CONTRACTS["bfloat16"],
     supports=("scale", "causal", "causal_alignment", *SCALE_CACHES, "descale_by_head", "descale_by_key", *SHAPES),
     option_dtypes=dict.fromkeys(SCALE_CACHES, "float32"),
@@ -113,7 +113,7 @@ def quantized(
 ) -> Tensor:
     """Attend to caches with caches of scales beside them, [pages, page size, Hkv]: descales of each key and head.
 
-    Keys and values of 8 bits are numbers of the dtype of q too, in which they are read.
+    Keys and values of 8 bits, integers too, are numbers of the dtype of q, in which they are read.
     """
     del max_seqlen_q, max_seqlen_k
     placed = {"cu_seqlens_q": cu_seqlens_q, "block_table": block_table, "seqused_k": seqused_k}

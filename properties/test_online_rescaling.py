@@ -11,6 +11,7 @@ from attn_spec.contract.readings import readings
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.judgement.measure import Measurement
 from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import (
     adds_to_row_sum,
@@ -203,8 +204,11 @@ def test_scaling_v_by_a_power_of_two_scales_the_output(subject: Subject, problem
     """8 V gives 8 O bit for bit, and the same log-sum-exp, wherever O is a normal number.
 
     Values are integers, so that neither they nor the pieces they enter in underflow, nor products with a weight that
-    matters. Rows are compared in which nothing may overflow, with V or with 8 V.
+    matters. Rows are compared in which nothing may overflow, with V or with 8 V. In a dtype without 8 V, V is an eighth
+    as large, rounded.
     """
+    if not bits.is_representable(8 * problem.v, dtype := problem.dtype_of("v")):
+        problem = problem.replace(v=bits.nearest(problem.v / 8, dtype))
     changed = problem.replace(v=8 * problem.v)
     accumulators = {(c.output_accumulation, c.inner_accumulation) for c in readings(subject.contract)}
     if "float16" in set().union(*accumulators):  # whose sums of small products are not normal numbers

@@ -1,11 +1,15 @@
 """Special values: the ends of the range, and the NaN that must not disappear."""
 
+from functools import partial
+
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.dtypes import dtype_of
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import adds_to_scores, changes_weights, replaces_score, ties_values
 from attn_spec.search.assertions import assert_within_bound
@@ -62,9 +66,16 @@ def test_dot_products_beyond_float16_do_not_overflow(subject: Subject, problem: 
     assert_within_bound(subject, problem, subject(problem))
 
 
+def without_nan(name: str, own: Subject) -> str:
+    """Return why a property of numbers that are not finite in k or v does not apply; empty if it does."""
+    dtype = dtype_of(own.dtypes, name)
+    return f"no {dtype} in {name} is NaN" if FORMATS[dtype].is_integer else ""
+
+
 @attention_property(
     source=IEEE,
     hunts="NaN laundered into numbers (nan_to_num, maximum with a constant), NaN spread to columns it has no part in",
+    not_applicable=partial(without_nan, "v"),
     problems=lambda subject: problems(
         subject,
         without=("empty", adds_to_scores, replaces_score, changes_weights, ties_values),
@@ -96,6 +107,7 @@ def test_a_nan_in_v_reaches_its_column_of_the_rows_that_see_it(subject: Subject,
 @attention_property(
     source=IEEE + "; inf - inf, the score less the maximum of its row, is NaN",
     hunts="scores clipped to finite numbers, a guard against a maximum of -inf that takes +inf too",
+    not_applicable=partial(without_nan, "k"),
     problems=lambda subject: problems(
         subject,
         without=("empty", "scale", "softcap", "rotary", adds_to_scores, replaces_score, changes_weights, ties_values),

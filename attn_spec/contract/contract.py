@@ -23,7 +23,7 @@ from attn_spec.contract.quantisers import Quantiser
 from attn_spec.contract.stages import Stage, Stages
 from attn_spec.contract.stages import stage as made_stage
 from attn_spec.contract.terms import guard, remembered, state, term
-from attn_spec.numbers.formats import DTYPES, EIGHT_BITS, FORMATS, INPUT_DTYPES, Format, narrowest
+from attn_spec.numbers.formats import DTYPES, EIGHT_BITS, FLOATS, FORMATS, OUTPUT_DTYPES, Format, narrowest
 from attn_spec.problem.dtypes import input_dtypes
 
 
@@ -243,10 +243,12 @@ class Contract:
     def at(self, dtype: str) -> ResolvedContract:
         """Return the contract with ``"input"`` and ``"work"`` replaced by formats for inputs of ``dtype``.
 
-        ``dtype`` is one for q, k and v, or theirs as ``problem.dtypes`` spells them.
+        ``dtype`` is one for q, k and v, or theirs as ``problem.dtypes`` spells them. No operation's result is an
+        integer: beside queries of integers "input" is the narrowest float that has them.
         """
         inputs = input_dtypes(dtype)
-        words = {"input": inputs[0], "work": "float64" if "float64" in inputs else "float32"}
+        of_q = narrowest(inputs[0]).name if FORMATS[inputs[0]].is_integer else inputs[0]
+        words = {"input": of_q, "work": "float64" if "float64" in inputs else "float32"}
         values = {field.name: getattr(self, field.name) for field in fields(Contract)}
         if self.multiplicands == "input":
             values["multiplicands"] = narrowest(*inputs).name
@@ -292,7 +294,7 @@ class ResolvedContract(Contract):
 
     alternatives: tuple[ResolvedContract, ...] = ()
     #: The outputs of the heads of a layer are operands, which may have a format that no tensor has.
-    _wider: ClassVar[dict[str, tuple[str, ...]]] = {"output": tuple(FORMATS)}
+    _wider: ClassVar[dict[str, tuple[str, ...]]] = {"output": FLOATS}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -392,11 +394,11 @@ STAGES = (
 )
 #: Words that each field allows that is one of several words.
 CHOICES: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(STAGES, (*FORMATS, "input", "work")),
-    "output": (*INPUT_DTYPES, "input", "work"),
+    **dict.fromkeys(STAGES, (*FLOATS, "input", "work")),
+    "output": (*OUTPUT_DTYPES, "input", "work"),
     "gradients": (*DTYPES, "input", "work"),
-    "weight_gradients": (*FORMATS, "input", "work", "either"),
-    "inner_accumulation": (*FORMATS, "input", "work", None),
+    "weight_gradients": (*FLOATS, "input", "work", "either"),
+    "inner_accumulation": (*FLOATS, "input", "work", None),
     "entry_rounding": ("nearest", "toward_zero", None),
     "matrix_rounding": ("toward_zero", None),
     "alibi": ("distance", "positions"),

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from attn_spec.numbers.formats import EIGHT_BITS, FORMATS
+from attn_spec.numbers.formats import FLOATS_OF_8_BITS, FORMATS
 
 
 class QuantiserError(ValueError):
@@ -105,7 +105,7 @@ class Quantiser:
     @property
     def largest_code(self) -> float:
         """Return the largest code of the format."""
-        return 127.0 if self.format == "int8" else FORMATS[self.format].largest
+        return FORMATS[self.format].largest
 
     @property
     def most(self) -> float:
@@ -126,7 +126,7 @@ def _is_count(value: Any) -> bool:
 #: Values that a field may have, by its name; fields of numbers are left out.
 CHOICES: dict[str, tuple[Any, ...]] = {
     "of": ("q", "k", "v"),
-    "format": ("int8", *EIGHT_BITS),
+    "format": ("int8", *FLOATS_OF_8_BITS),
     "over": ("sequence", "buffer"),
     "scale_dtype": ("float32", "float16", "bfloat16"),
     "arithmetic": ("float32", "float64"),

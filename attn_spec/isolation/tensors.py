@@ -12,12 +12,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from attn_spec.numbers.formats import EIGHT_BITS
+from attn_spec.numbers.formats import FLOATS_OF_8_BITS
 
 #: Dtypes of the arrays that are sent, by name.
 DTYPES: dict[str, np.dtype[Any]] = {
-    **{name: np.dtype(name) for name in ("float64", "float32", "float16", "bool", "int64", "int32")},
-    **{name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", *EIGHT_BITS)},
+    **{name: np.dtype(name) for name in ("float64", "float32", "float16", "bool", "int64", "int32", "int8")},
+    **{name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", *FLOATS_OF_8_BITS)},
 }
 #: A buffer is sent whole up to this many times the tensor's own bytes; above that, the worker makes the layout.
 WIDEST = 4

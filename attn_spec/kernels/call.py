@@ -21,7 +21,7 @@ from attn_spec.kernels.frameworks.framework import FrameworkError, values_of
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.nearest_names import suggestion
-from attn_spec.numbers.formats import DTYPES, INPUT_DTYPES
+from attn_spec.numbers.formats import DTYPES, INPUT_DTYPES, OUTPUT_DTYPES
 from attn_spec.problem.conventions import OF_ANSWERS, ConventionError, Conventions
 from attn_spec.problem.dtypes import spelled, with_options
 from attn_spec.problem.masks import ALIGNMENTS
@@ -329,7 +329,7 @@ def holds_integers(x: Any) -> bool:
 
 def dtype_of(name: str, x: Any) -> str:
     """Return the dtype of an answer. Raises :class:`CallError` for a dtype that has no error bound."""
-    known = INPUT_DTYPES if name == "output" else DTYPES
+    known = OUTPUT_DTYPES if name == "output" else DTYPES
     if (found := _dtype_of(x)) not in known:
         raise CallError(f"{name} must be of {', '.join(known)}, not {found}")
     return found

@@ -96,11 +96,12 @@ def used(problem: Problem, side: str) -> np.ndarray:
 def poison(problem: Problem, name: str, unread: bool, *, by_key: bool = False) -> float | None:
     """Return the number in free slots among q, k, v or a descale; None for numbers of other queries and keys.
 
-    It is NaN if free slots are ``unread``, else a finite number. One problem in four, by its shapes, has numbers of
-    other queries and keys, which show where a NaN would be masked. A finite number times a query or key, and times
-    descales, is at most ``LARGEST_PRODUCT``, up to the rounding to its dtype; and so it is without the descales. A
-    sound kernel may compute such scores before it masks them, and no stage of it may overflow then. ``by_key`` says
-    that free slots hold poison among the descales of keys and values too: a number times the largest one.
+    It is NaN if free slots are ``unread``, or the largest integer, else a finite number. One problem in four, by its
+    shapes, has numbers of other queries and keys, which show where a NaN would be masked. A finite number times a query
+    or key, and times descales, is at most ``LARGEST_PRODUCT``, up to the rounding to its dtype; and so it is without
+    the descales. A sound kernel may compute such scores before it masks them, and no stage of it may overflow then.
+    ``by_key`` says that free slots hold poison among the descales of keys and values too: a number times the largest
+    one.
     """
     others, dtype = DRAWN_ONCE.one_of(problem, 4, "poison") == 0, problem.dtype_of(name)
     if name in FACTORS:
@@ -118,8 +119,11 @@ def poison(problem: Problem, name: str, unread: bool, *, by_key: bool = False) -
 
 
 def _given(large: float, dtype: str, unread: bool) -> float:
-    """Return NaN if a slot is ``unread``, else the nearest number of a dtype to a large one."""
-    return np.nan if unread else bits.nearest(np.array(min(large, FORMATS[dtype].largest)), dtype).item()
+    """Return NaN if a slot is ``unread``, or the largest integer, else the nearest number of a dtype to a large one."""
+    form = FORMATS[dtype]
+    if unread:
+        return form.largest if form.is_integer else np.nan
+    return bits.nearest(np.array(min(large, form.largest)), dtype).item()
 
 
 def largest_descale(problem: Problem, name: str) -> float:

@@ -9,7 +9,9 @@ a relative error of at most e, and an error of at most t beside it. If l + t < (
 it computes is between l and h, and is stored as c. A division, or a product with the rounded reciprocal of d, takes two
 roundings at most: e = 2u / (1 - 2u) of Higham, section 3.1, and t is half the smallest number of the format in which
 they are done. That is float32, or the dtype of the queries if this is narrower: ``k.div_(scale).to(cache.dtype)`` does
-so in PyTorch. Without a descale nothing is divided: e = t = 0, and a tie goes to its even neighbour.
+so in PyTorch. Without a descale nothing is divided: e = t = 0, and a tie goes to its even neighbour. Of integers of 8
+bits, bfloat16 has not all halves, so that a division is one in float32. No tie is asked of them, nor a number below
+-127.5: sound systems round halves to even or away from 0, and some have -128.
 
 Sources: OCP OFP8 1.0, section 5 (conversions, in both modes of overflow); vLLM ``reshape_and_cache_flash``, SGLang
 ``set_kv_buffer`` (numbers over their descales).
@@ -79,6 +81,7 @@ def new_numbers(
     if saturates:
         is_largest, far = size == cache.largest, rng.choice(_BEYOND, codes.shape) * cache.largest
         far = np.minimum(far, (1 - 4 * own.unit_roundoff) * own.largest)  # a quotient may be kept in the dtype of q
+        is_largest &= ~(cache.is_integer & (codes < 0))
         is_beyond = is_largest & (rng.random(codes.shape) < 0.5)
         wanted = np.where(is_beyond, np.minimum(far, own.largest / unit), wanted)
         high = np.where(is_largest, np.inf, high)
@@ -104,10 +107,12 @@ def _inside(size: np.ndarray, cache: Format, divides: Format | None) -> tuple[np
     """
     below = np.where(size > 0, bits.spacing(np.nextafter(size, 0.0), cache.name), 0.0)
     low, high = size - below / 2, size + bits.spacing(size, cache.name) / 2
-    high = np.where(size == cache.largest, np.nextafter(high, 0.0), high)
+    high = np.where((size == cache.largest) | cache.is_integer, np.nextafter(high, 0.0), high)
     if divides is None:
-        return low, high
-    u = max(divides.unit_roundoff, FORMATS["float32"].unit_roundoff)
-    tiny = max(divides.smallest_subnormal, FORMATS["float32"].smallest_subnormal) / 2
+        return np.where(cache.is_integer & (low > 0), np.nextafter(low, np.inf), low), high
+    single = FORMATS["float32"]
+    narrow = single if cache.is_integer else divides
+    u = max(narrow.unit_roundoff, single.unit_roundoff)
+    tiny = max(narrow.smallest_subnormal, single.smallest_subnormal) / 2
     error = 2 * u / (1 - 2 * u)
     return np.where(low > 0, (low + tiny) / (1 - error), 0.0), (high - tiny) / (1 + error)

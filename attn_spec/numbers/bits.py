@@ -35,7 +35,8 @@ Values = np.ndarray[Any, np.dtype[np.float64]]
 def nearest(x: np.ndarray, dtype: str) -> Values:
     """Round float64 values to ``dtype``: to nearest, ties to even, gradual underflow, overflow as the format has it.
 
-    A number above the largest, or an infinity, becomes an infinity, or NaN in a format without infinities.
+    A number above the largest, or an infinity, becomes an infinity, or NaN in a format without infinities. Of integers
+    it becomes the largest or least, and NaN stays NaN, which none of them is.
     """
     x = np.asarray(x, dtype=np.float64)
     if dtype == "float64":
@@ -48,6 +49,8 @@ def nearest(x: np.ndarray, dtype: str) -> Values:
 def as_stored(y: np.ndarray, dtype: str) -> Values:
     """Return what ``dtype`` holds for numbers of its grid, of any size: see ``Format.above`` and ``negative_zero``."""
     form = FORMATS[dtype]
+    if form.is_integer:
+        return np.clip(y, form.least, form.largest) + 0.0
     beyond = np.copysign(np.inf, y) if form.above == "infinity" else np.nan
     stored = np.where(np.abs(y) > form.largest, beyond, y)
     return stored if form.negative_zero else stored + 0.0  # -0.0 + 0.0 is 0.0
@@ -59,6 +62,8 @@ def spacing(x: np.ndarray, dtype: str) -> Values:
     Where ``x`` is not finite, the distance is the smallest of the format.
     """
     form = FORMATS[dtype]
+    if form.is_integer:
+        return np.ones(np.shape(x))
     # A float64 without its sign and fraction is its power of 2. This function is the innermost loop of emulated
     # kernels.
     power = (np.asarray(x, dtype=np.float64).view(np.int64) & _EXPONENT).view(np.float64)
@@ -75,7 +80,7 @@ def finite(dtype: str) -> Values:
 
 
 def is_representable(x: np.ndarray, dtype: str) -> bool:
-    """Return whether ``dtype`` has every element of ``x``: NaN, and infinities and -0.0 unless it lacks them."""
+    """Return whether ``dtype`` has every element of ``x``: NaN, infinities and -0.0 unless it lacks them."""
     if dtype == "float64":
         return True
     if dtype in _NATIVE:  # NumPy's cast rounds to nearest even as well, in a tenth of the time
@@ -86,6 +91,8 @@ def is_representable(x: np.ndarray, dtype: str) -> bool:
             y = x.astype(np.float32)
         return bool(np.all(((y == x) & (y.view(np.uint32) & 0xFFFF == 0)) | np.isnan(x)))
     known = x[~np.isnan(x)]
+    if FORMATS[dtype].is_integer and known.size < x.size:
+        return False
     return bool(identical(nearest(known, dtype), known).all())
 
 

@@ -1,4 +1,4 @@
-"""Floating-point formats, a row each: precision, exponent range, and the document that defines the format."""
+"""Formats of numbers, a row each: precision, range, and the document that defines the format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A binary floating-point format with subnormals."""
+    """A binary floating-point format with subnormals, or a format of integers."""
 
     name: str
     #: Number p of significand bits, hidden bit included.
@@ -20,12 +20,19 @@ class Format:
     #: Largest finite number.
     largest: float
     #: Result of rounding a number that lies above the largest and above its tie with the next step of the grid:
-    #: "infinity"; or "nan" in a format without infinities.
+    #: "infinity"; "nan" in a format without infinities; or "largest" in one without NaN, of integers.
     above: str = "infinity"
+    #: Least number; None is minus the largest.
+    least: float | None = None
     #: True if the format tells -0.0 from 0.0.
     negative_zero: bool = True
     #: Standard or document that defines the format.
     source: str
+
+    @property
+    def is_integer(self) -> bool:
+        """True if the numbers are integers, among which are no NaN and no infinity."""
+        return self.above == "largest"
 
     @property
     def unit_roundoff(self) -> float:
@@ -44,8 +51,8 @@ class Format:
 
     @property
     def smallest_subnormal(self) -> float:
-        """The smallest positive number, 2**(emin - p + 1): the spacing of the grid around zero."""
-        return 2.0 ** (self.emin - self.precision + 1)
+        """The smallest positive number, 2**(emin - p + 1) or 1: the spacing of the grid around zero."""
+        return 1.0 if self.is_integer else 2.0 ** (self.emin - self.precision + 1)
 
     def includes(self, other: Format) -> bool:
         """Return whether each finite number of another format is one of this: it has as many bits, and the range."""
@@ -55,6 +62,9 @@ class Format:
 
 #: Facts of formats whose code of -0.0 is their only NaN.
 _FNUZ: dict[str, Any] = {"above": "nan", "negative_zero": False}
+
+#: Facts of integers in two's complement of 8 bits. Quantisers that are symmetric leave -128 out.
+_INTEGERS: dict[str, Any] = {"above": "largest", "least": -128.0, "negative_zero": False}
 
 _ROWS = (
     Format(name="float64", precision=53, emin=-1022, largest=(2 - 2.0**-52) * 2.0**1023, source="IEEE 754-2019"),
@@ -66,25 +76,36 @@ _ROWS = (
     Format(name="float8_e5m2", precision=3, emin=-14, largest=57344.0, source="OCP OFP8 1.0"),
     Format(name="float8_e4m3fnuz", precision=4, emin=-7, largest=240.0, source="arXiv 2206.02915", **_FNUZ),
     Format(name="float8_e5m2fnuz", precision=3, emin=-15, largest=57344.0, source="arXiv 2206.02915", **_FNUZ),
+    Format(name="int8", precision=7, emin=0, largest=127.0, source="ISO/IEC 9899, 7.20.1.1, int8_t", **_INTEGERS),
 )
 
 #: Formats by name.
 FORMATS: dict[str, Format] = {row.name: row for row in _ROWS}
 
 
+#: Floating-point formats, which results of a kernel's operations may have.
+FLOATS = tuple(name for name, row in FORMATS.items() if not row.is_integer)
+
+
 @functools.cache
 def narrowest(*names: str) -> Format:
-    """Return the format of fewest bits, then of least range, that includes all of these formats, given by name."""
+    """Return the float of fewest bits, then of least range, that includes all of these formats, given by name."""
     given = [FORMATS[name] for name in names]
-    able = [form for form in FORMATS.values() if all(map(form.includes, given))]
+    able = [FORMATS[name] for name in FLOATS if all(map(FORMATS[name].includes, given))]
     return min(able, key=lambda form: (form.precision, -form.emin))
 
 
 #: Formats in which a problem's tensors may be stored.
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
-#: Formats of 8 bits in which q, k, v and outputs may be stored beside these; no gradient or option has them.
-EIGHT_BITS = tuple(name for name in FORMATS if name.startswith("float8_"))
+#: Floats of 8 bits in which q, k, v and outputs may be stored beside these; no gradient or option has them.
+FLOATS_OF_8_BITS = tuple(name for name in FLOATS if name.startswith("float8_"))
+
+#: Formats in which outputs may be stored.
+OUTPUT_DTYPES = (*DTYPES, *FLOATS_OF_8_BITS)
+
+#: Formats of 8 bits in which q, k and v may be stored: these floats, and integers.
+EIGHT_BITS = (*FLOATS_OF_8_BITS, *(name for name in FORMATS if name not in FLOATS))
 
 #: Formats in which q, k and v may be stored.
 INPUT_DTYPES = (*DTYPES, *EIGHT_BITS)

@@ -8,7 +8,7 @@ import numpy as np
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
-from attn_spec.numbers.formats import EIGHT_BITS, FORMATS
+from attn_spec.numbers.formats import FLOATS_OF_8_BITS, FORMATS
 
 from .instrument import Finding, outputs
 
@@ -38,7 +38,7 @@ def weights_in_eight_bits(subject: Subject) -> Finding | None:
     room = 2.0**-7 * np.abs(found) + LEAST
     fitting = {
         (form, factor): max(int((np.abs(share - found) <= room).sum()) for share in _shares(form, factor))
-        for form in EIGHT_BITS
+        for form in FLOATS_OF_8_BITS
         for factor in dict.fromkeys((*FACTORS, FORMATS[form].largest))
         if factor <= FORMATS[form].largest
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.numbers.formats import DTYPES, EIGHT_BITS, INPUT_DTYPES
+from attn_spec.numbers.formats import DTYPES, EIGHT_BITS, FORMATS, INPUT_DTYPES
 from attn_spec.problem.options import OPTIONS
 
 #: Name of the inputs q, k and v together.
@@ -26,12 +26,15 @@ Dtypes = str | Mapping[str, str] | tuple[tuple[str, str], ...]
 def dtype_of(dtypes: Dtypes, name: str, other: str | None = None) -> str:
     """Return the dtype of a tensor in simplified dtypes: its own if it has one, else ``other``, else that of q.
 
-    Options that are named have a dtype of their own, and so have k and v if theirs is not that of q.
+    Options that are named have a dtype of their own, and so have k and v if theirs is not that of q. Beside queries of
+    integers an option without a name has float32.
     """
     if dtypes in INPUT_DTYPES:
-        return other or dtypes  # type: ignore[return-value] - a text
-    of_q, own = _own(dtypes)  # type: ignore[arg-type] - simplified dtypes are no mapping
-    return own.get(name) or other or of_q
+        found: str = other or dtypes  # type: ignore[assignment] - a text
+    else:
+        of_q, own = _own(dtypes)  # type: ignore[arg-type] - simplified dtypes are no mapping
+        found = own.get(name) or other or of_q
+    return "float32" if FORMATS[found].is_integer and name not in INPUTS else found
 
 
 def input_dtypes(dtypes: Dtypes) -> tuple[str, str, str]:

@@ -178,9 +178,16 @@ def _contents(
         v = min(size, largest_value, of_v) * rng.standard_normal(problem.v.shape).clip(-4, 4)
         yield what, bits.nearest(k, problem.dtype_of("k")), bits.nearest(v, problem.dtype_of("v"))
     if (subject.conventions.masked_nonfinite == "excluded") if nonfinite is None else nonfinite:
-        choices = np.array([np.inf, -np.inf, np.nan])
-        k, v = rng.choice(choices, problem.k.shape), rng.choice(choices, problem.v.shape)
-        yield "Inf and NaN", bits.nearest(k, problem.dtype_of("k")), bits.nearest(v, problem.dtype_of("v"))
+        k, v = (_nonfinite(problem, name, rng) for name in "kv")
+        yield "Inf and NaN", k, v
+
+
+def _nonfinite(problem: Problem, name: str, rng: np.random.Generator) -> np.ndarray:
+    """Return Inf and NaN in the shape of k or v; the largest and the least number of a format of integers."""
+    x, form = getattr(problem, name), FORMATS[problem.dtype_of(name)]
+    found = rng.choice(np.array([np.inf, -np.inf, np.nan]), x.shape)
+    found = np.where(np.isnan(found), form.largest, found) if form.is_integer else found
+    return bits.nearest(found, form.name)
 
 
 def _largest(subject: Subject, problem: Problem, vectors: np.ndarray) -> float:

@@ -88,9 +88,10 @@ def codes(form, rng, shape=(40, 7, 2, 3)):
     return np.concatenate([every, rng.choice(every, np.prod(shape) - len(every))]).reshape(shape)
 
 
-def ways(x, d, own):
+def ways(x, d, own, cache):
     """Yield sound quotients of x and d: divisions and products with the reciprocal, in float32 and in ``own``."""
-    for dtype in ("float32", own) if FORMATS[own].unit_roundoff > FORMATS["float32"].unit_roundoff else ("float32",):
+    narrow = FORMATS[own].unit_roundoff > FORMATS["float32"].unit_roundoff and not FORMATS[cache].is_integer
+    for dtype in ("float32", own) if narrow else ("float32",):
         yield bits.nearest(x / d, dtype)
         yield bits.nearest(x * bits.nearest(1 / d, dtype), dtype)
 
@@ -106,10 +107,13 @@ def test_every_number_of_a_cache_is_what_any_sound_division_stores(cache, own):
     x = rounded_writes.new_numbers(c, d, (own, cache), rng, saturates=True)
 
     assert bits.is_representable(x, own)
-    for quotient in ways(x, d, own):
+    for quotient in ways(x, d, own, cache):
         assert bits.identical(bits.nearest(np.clip(quotient, -largest, largest), cache), c).all()
     assert bits.identical(rounded_writes.stored(x, d, cache), c).all()
     assert len(np.unique(np.round(x / d / np.where(c == 0, 1, c), 3))) > 30  # anywhere between two ties
+    plain = rounded_writes.new_numbers(c, None, (own, cache), rng, saturates=False)
+    assert bits.identical(rounded_writes.stored(plain, None, cache), c).all()
+    assert not FORMATS[cache].is_integer or (np.abs(plain - c) < 0.5).all()
 
 
 @pytest.mark.parametrize(("own", "cache"), [("bfloat16", "float8_e4m3fn"), ("float16", "float8_e5m2")])
@@ -123,7 +127,7 @@ def test_a_division_in_the_dtype_of_q_needs_the_distance_from_ties(own, cache, m
 
     x = rounded_writes.new_numbers(c, d, (own, cache), rng, saturates=False)
 
-    assert not all(bits.identical(bits.nearest(quotient, cache), c).all() for quotient in ways(x, d, own))
+    assert not all(bits.identical(bits.nearest(quotient, cache), c).all() for quotient in ways(x, d, own, cache))
 
 
 def test_ties_are_handed_over_where_nothing_is_divided():

@@ -25,6 +25,8 @@ Pull = Callable[..., dict[str, Any]]
 
 #: Integer that is no valid position.
 NO_POSITION = -(2**62)
+#: Integer of 8 bits that symmetric quantisers leave out.
+NO_INTEGER = -128
 
 
 class Framework(ABC):
@@ -107,7 +109,7 @@ class Strided(Framework):
 
     @abstractmethod
     def of_nan(self, tensor: Any, shape: Sequence[int]) -> Any:
-        """Return a buffer of NaN, or of :data:`NO_POSITION` for integers, with the dtype and device of ``tensor``."""
+        """Return a buffer of NaN, or of ``NO_POSITION`` or ``NO_INTEGER``, with the dtype and device of ``tensor``."""
 
     @abstractmethod
     def packed(self, tensor: Any) -> Any:

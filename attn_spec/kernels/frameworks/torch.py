@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attn_spec.kernels.frameworks.framework import NO_POSITION, Call, Differentiating, Pull, Strided
+from attn_spec.kernels.frameworks.framework import NO_INTEGER, NO_POSITION, Call, Differentiating, Pull, Strided
 from attn_spec.kernels.frameworks.numpy import reach, uncommitted
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ return returned, [x.grad for x in inputs]"""
     def of_nan(self, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         import torch
 
-        return tensor.new_full(tuple(shape), NO_POSITION if tensor.dtype == torch.int64 else torch.nan)
+        fill = {torch.int64: NO_POSITION, torch.int8: NO_INTEGER}.get(tensor.dtype, torch.nan)
+        return tensor.new_full(tuple(shape), fill)
 
     def packed(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.contiguous()

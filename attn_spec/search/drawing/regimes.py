@@ -147,6 +147,9 @@ REGIMES: dict[str, Regime] = {regime.name: regime for regime in (*_SCORES, *_VAL
 _OF_PATTERNS = {name: row for name, row in OPTIONS.items() if row.patterns}
 SCORE_REGIMES = tuple(regime.name for regime in _SCORES)
 VALUE_REGIMES = tuple(regime.name for regime in _VALUES)
+#: Integers that stand for 1 in a regime's numbers: with 32, normal numbers up to 4 have codes up to 127. Fewer where
+#: queries are integers too, whose products would be 1024 times as large.
+STEPS, STEPS_OF_BOTH = 32.0, 8.0
 #: Constants for :attr:`Recipe.shift`: around the underflow of float32, past bad fill values, to the edge of float16.
 SHIFTS = (0.0, 30.0, -30.0, 100.0, -100.0, 120.0, -120.0, 1e3, -1e3, 1.2e4, -1.2e4, 6e4, -6e4)
 
@@ -214,8 +217,10 @@ class Recipe(Options):
         if self.states:
             options["bias"] = self._of_states(draft, options["bias"])
             draft.q, draft.k = np.zeros_like(draft.q), np.zeros_like(draft.k)
-        q, k = (self._rounded(name, self.size * x) for name, x in (("q", draft.q), ("k", draft.k)))
-        v = k[..., : self.value_dim] if self.latent else self._rounded("v", self.value_size * draft.v)
+        q, k = (self._rounded(name, self.size * self._unit(name) * x) for name, x in (("q", draft.q), ("k", draft.k)))
+        v = k[..., : self.value_dim]
+        if not self.latent:
+            v = self._rounded("v", self.value_size * self._unit("v") * draft.v)
         return Problem(
             q=q,
             k=k,
@@ -272,6 +277,16 @@ class Recipe(Options):
         most = (self.lengths[row.up_to],) if row.up_to else ()
         tensor = patterns.made(row.patterns, value, self._stream(name), shape, *most).astype(row.tensor)
         return self._rounded(name, tensor) if row.tensor is np.float64 else tensor
+
+    def _unit(self, name: str) -> float:
+        """Return the factor of the numbers of a regime: integers are multiples of their unit, and scores stay so large.
+
+        Queries beside integer keys are as much smaller. If both are integers, neither makes room for the other.
+        """
+        of_q, of_k, of_own = (FORMATS[dtype_of(self.dtypes, each)].is_integer for each in ("q", "k", name))
+        if of_own:
+            return STEPS_OF_BOTH if of_q and name != "v" else STEPS
+        return 1 / STEPS if name == "q" and of_k else 1.0
 
     def _rounded(self, name: str, x: np.ndarray) -> bits.Values:
         """Return the nearest numbers of a tensor's dtype inside its finite range; -inf, which masks a key, stays."""

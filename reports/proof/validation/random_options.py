@@ -108,7 +108,7 @@ def drawn_lengths(rng: np.random.Generator) -> tuple[tuple[str, ...], dict[str, 
 
 def drawn_cache(rng: np.random.Generator, dtype: str) -> tuple[str, str]:
     """Draw the dtypes of a call that appends to its caches, some of 8 bits, and the convention ``cache_overflow``."""
-    form, overflow = one_of(rng, EIGHT_BITS), one_of(rng, ("none", "saturates"))
+    form, overflow = one_of(rng, (*EIGHT_BITS, "int8")), one_of(rng, ("none", "saturates"))
     return (f"q:{dtype},kv:{form}", overflow) if rng.random() < 0.3 else (dtype, "none")
 
 
