@@ -41,7 +41,7 @@ def test_the_default_scale_is_one_over_the_square_root_of_d():
 REFUSED = {
     "unknown dtype": (
         {"dtypes": "float8"},
-        "float8_e4m3fnuz, float8_e5m2fnuz, not 'float8'",
+        "float8_e4m3fnuz, float8_e5m2fnuz, int8, not 'float8'",
     ),
     "list": ({"q": [1.0]}, "q must be a 4-dimensional float64 array of exact values, not [1.0]"),
     "tensor": (
