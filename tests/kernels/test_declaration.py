@@ -50,7 +50,7 @@ def test_options_travel_under_the_names_the_function_gives_them():
 LAYER = ("query_projection", "key_projection", "value_projection", "output_projection")
 REFUSED = {
     "option": ({"supports": ("rope",)}, "declares unknown options rope; known are causal, window"),
-    "dtype": ({"dtypes": ("int8",)}, "declares unknown dtypes int8; known are float64, float32, float16, bfloat16"),
+    "dtype": ({"dtypes": ("int4",)}, "declares unknown dtypes int4; known are float64, float32, float16, bfloat16"),
     "contract": ({"contract": "exact"}, "unknown contract 'exact'; known are fused, fp32, tf32, eager, split_kv, fp64"),
     "contract of a dtype": ({"contract": {"float16": "fused"}}, "declares no contract for float32"),
     "convention": ({"conventions": {"mood": "good"}}, "unknown conventions mood; known are causal_alignment"),
