@@ -191,26 +191,6 @@ class Limits:
         """Return why the kernel does not take the problem; an empty text if it does."""
         return next(self._reasons(problem), "")
 
-    def hints(self, problem: Problem, *, failed: bool) -> list[str]:
-        """Return the limits that may be missing if this is the smallest failing problem; ``failed``: the call itself
-        failed.
-        """
-        found, reached = [], largest_position(problem)
-        if not self.positive_scale and problem.scale_value <= 0:
-            found.append("the scale is not above 0; if the kernel needs a positive one, declare positive_scale=True")
-        if failed and self.largest_position is None and reached >= max(problem.query_length, problem.key_length):
-            found.append(
-                f"the problem has positions up to {reached}; if the kernel has a table, declare largest_position="
-            )
-        if failed:
-            found += [
-                f"the problem has {length:,} {MEASURED[axis]}; if these are blocks in an axis of a grid, which has "
-                f"{GRID:,} at most, declare largest={{{axis!r}: {GRID}}}"
-                for axis, length in measured(problem).items()
-                if length > GRID and self.most(axis) > GRID
-            ]
-        return found
-
     def _reasons(self, problem: Problem) -> Iterator[str]:
         Q, K, used = problem.query_length, problem.key_length, problem.options()
         if problem.diagonal is not None:

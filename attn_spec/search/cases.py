@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from attn_spec import __version__, atomic, faults
 from attn_spec.judgement.worst import WorstElement, worst_element
-from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.nearest_names import suggestion
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.causes import hints_of
 from attn_spec.search.drawing.regimes import Recipe, RecipeError
+from attn_spec.search.missing_limits import missing_limits
 
 if TYPE_CHECKING:
     from attn_spec.kernels.subject import Subject
@@ -136,10 +136,10 @@ def case_of(
     ``error`` is None before the call, in case the kernel ends the process. ``first`` is the error of the first refuting
     problem, of which this problem is the smallest version.
     """
-    measurement, ended = getattr(error, "measurement", None), error is None or isinstance(error, CallFailed)
+    measurement = getattr(error, "measurement", None)
     hints, missing = (), []
     with faults.told("hint", missing):
-        hints = hints_of(error, first) or tuple(subject.kernel.limits.hints(problem, failed=ended))
+        hints = hints_of(error, first) or tuple(missing_limits(property_, subject, problem, error))
     worst = getattr(error, "worst", None) if measurement is None else worst_element(measurement)
     with faults.told("terms of the bound", missing):
         worst = worst and replace(worst, bound_terms=getattr(error, "bound_terms", ()))

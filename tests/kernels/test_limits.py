@@ -140,42 +140,6 @@ def test_an_option_that_is_always_used_is_one_that_is_known():
         kernel(framework="numpy", dtypes=("float32",), always=("causual",))(lambda q, k, v: v)
 
 
-@pytest.mark.parametrize(
-    ("options", "limit", "says"),
-    [
-        ({**TURNED, "rotary_query_positions": "far"}, None, "declare largest_position="),
-        ({**TURNED, "rotary_query_positions": "far"}, 2**20, ""),
-        ({**TURNED, "rotary_query_positions": "shuffled"}, None, ""),
-        (TURNED, None, ""),
-        ({}, None, ""),
-    ],
-)
-def test_where_a_call_fails_the_limit_of_positions_is_named(options, limit, says):
-    hints = Limits(largest_position=limit).hints(Recipe(**options).problem(), failed=True)
-
-    assert [hint[-len(says) :] for hint in hints] == [says] * bool(says)
-
-
-@pytest.mark.parametrize(
-    ("shape", "largest", "axes"),
-    [
-        ({"batch": 65_536}, {}, ["B", "BH"]),
-        ({"batch": 65_536}, {"B": 2**17}, ["B", "BH"]),
-        ({"batch": 65_536}, {"BH": 65_535}, []),
-        ({"batch": 32_768, "query_heads": 2}, {}, ["BH"]),
-        ({"batch": 32_768, "query_heads": 2}, {"H": 65_535}, ["BH"]),
-        ({"query_length": 65_536}, {}, ["Q"]),
-        ({"key_length": 65_536}, {}, ["K"]),
-        ({"batch": 65_535}, {}, []),
-    ],
-)
-def test_where_a_call_past_a_grid_fails_the_limit_of_its_axis_is_named(shape, largest, axes):
-    hints = Limits(largest=largest).hints(Recipe(**shape).problem(), failed=True)
-
-    assert [hint.rpartition("declare ")[2] for hint in hints] == [f"largest={{{axis!r}: 65535}}" for axis in axes]
-    assert Limits(largest=largest).hints(Recipe(**shape).problem(), failed=False) == []
-
-
 def test_the_largest_length_is_that_of_all_limits_together():
     limits = Limits(largest={"B": 6, "BH": 8, "K": 3}, keys_reach_queries=True)
 
@@ -231,12 +195,3 @@ def test_positions_move_on_no_further_than_the_limit(first, limit):
             check(Subject(made, "float32"), moved)
     else:
         check(Subject(made, "float32"), moved)
-
-
-@pytest.mark.parametrize(
-    ("scale", "limited", "count"), [(-0.5, False, 1), (0.0, False, 1), (0.5, False, 0), (-0.5, True, 0)]
-)
-def test_where_the_smallest_problem_has_a_scale_below_zero_the_limit_of_scales_is_named(scale, limited, count):
-    hints = Limits(positive_scale=limited).hints(Recipe(scale=scale).problem(), failed=False)
-
-    assert [hint.endswith("declare positive_scale=True") for hint in hints] == [True] * count
