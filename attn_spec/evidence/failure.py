@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def block(
             f"  problem   {problem}",
             *_small_tensors(case.problem),
             *_why(case),
+            *itertools.chain.from_iterable(_told("also", other) for other in case.others),
             *(case.worst.lines(of_states=case.problem.states) if case.worst else []),
             *([_chance(property_, verdict)] if property_.false_alarm else []),
             f"  source    {property_.source}",
@@ -91,6 +93,12 @@ def _why(case: Case) -> list[str]:
     message = case.message
     if case.worst is not None:
         message = f"; {message}".partition(f"; {case.worst.quantity}[")[0].removeprefix("; ")
+    return _told("why", message)
+
+
+def _told(what: str, text: str) -> list[str]:
+    """Return a text on at most four lines, the first of which begins with what it is."""
+    begin = f"  {what:<8}  "
     return textwrap.wrap(
-        message, WIDTH, initial_indent="  why       ", subsequent_indent=" " * 12, max_lines=4, placeholder=" ..."
+        text, WIDTH, initial_indent=begin, subsequent_indent=" " * len(begin), max_lines=4, placeholder=" ..."
     )

@@ -66,6 +66,8 @@ class Case:
     worst: WorstElement | None = None
     #: Lines that each name a piece of evidence that could not be made, and the error.
     missing: tuple[str, ...] = ()
+    #: Lines on problems that failed otherwise while this one was made smaller: the error, and the problem.
+    others: tuple[str, ...] = ()
     #: Digest of the kernel's declarations when the case was found, see :func:`declaration_of`.
     declaration: str = ""
 
@@ -114,7 +116,7 @@ class Case:
         try:
             stored = ("schema", "problem", "recipe", "bits")
             others = {key: value for key, value in document.items() if key not in stored}
-            others |= {name: tuple(others.get(name, ())) for name in ("hints", "missing")}
+            others |= {name: tuple(others.get(name, ())) for name in ("hints", "missing", "others")}
             if others["worst"] is not None:
                 others["worst"] = WorstElement.from_json(others["worst"])
             # The digest of an earlier schema is of other fields, so it cannot be compared.

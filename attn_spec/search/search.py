@@ -15,17 +15,20 @@ from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
 from attn_spec import faults
 from attn_spec.kernels.limits import NotTaken
+from attn_spec.kernels.misbehaviour import CallFailed, Crashed
 from attn_spec.kernels.subject import Subject
 from attn_spec.kernels.time_limit import crowding
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.shape_spec import EXAMPLE
+from attn_spec.problem.validation import ProblemError
 from attn_spec.search.cases import Case, InFlight, case_of
 from attn_spec.search.drawing import turns
 from attn_spec.search.drawing.asked_shapes import described
 from attn_spec.search.drawing.draws import of_the_seed_alone
 from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.drawing.sizes import is_reached
+from attn_spec.search.halves import halves
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import NotExamined, Observations, Property, Suspicion, recording
 from attn_spec.search.verdict import Row, Verdict
@@ -100,7 +103,7 @@ def search(
     verdict, missing = Verdict.SUSPECT if isinstance(error, Suspicion) else Verdict.REFUTED, []
     case, decided = None, replace(row, verdict=verdict)
     with faults.told("case", missing):
-        case = case_of(property_, subject, problem, error, hunt.first)
+        case = replace(case_of(property_, subject, problem, error, hunt.first), others=tuple(hunt.told_apart()))
         decided = case.decides(row, verdict)
     return (replace(decided, message="\n".join([str(error), *missing])) if missing else decided), case
 
@@ -134,6 +137,8 @@ class _Search:
     failure: tuple[Problem, Exception] | None = None
     #: Error of the first problem on which the check raised.
     first: Exception | None = None
+    #: Smallest problem and error of each other kind of failure, met while the first was made smaller.
+    others: dict[type[Exception], tuple[Problem, Exception]] = field(default_factory=dict)
     #: Time, by time.monotonic, at which the search stops.
     deadline: float = math.inf
     out_of_time: bool = False
@@ -164,7 +169,11 @@ class _Search:
             if self.failure is None and not self.out_of_time and self.examples < self.wanted:
                 with turns.drawn_in(turn):
                     self._draw(seed + number, self.subject)
-        if self.failure is not None and self.subject.kernel.signatures is not None:
+        if self.failure is None:
+            return
+        if isinstance(self.failure[1], Crashed):
+            self._halve()
+        elif self.subject.kernel.signatures is not None:
             self._make_smaller(seed)
 
     def _try_each(self, recipes: Sequence[Recipe]) -> None:
@@ -207,6 +216,22 @@ class _Search:
             self._draw(seed, replace(self.subject, kernel=replace(self.subject.kernel, signatures=None)))
         if kept and self.failure and _size(kept[0]) <= _size(self.failure[0]):
             self.failure = kept
+
+    def _halve(self) -> None:
+        """Make the problem of a crash smaller by halving what its recipe counts, as long as the smaller one crashes."""
+        assert self.failure is not None
+        self.deadline = time.monotonic() + TIMES * self.profile.shrink_seconds
+        recipe = self.failure[0].recipe
+        left = halves(recipe) if isinstance(recipe, Recipe) else iter(())
+        while (smaller := next(left, None)) is not None:
+            try:
+                self.check(smaller.problem())
+            except OutOfBudget:
+                return
+            except (UnsatisfiedAssumption, ProblemError):
+                continue
+            except Crashed:
+                left = halves(smaller)
 
     def _draw(self, seed: int, subject: Subject) -> None:
         """Let Hypothesis draw, check and shrink problems that the subject takes."""
@@ -251,13 +276,19 @@ class _Search:
                 raise UnsatisfiedAssumption from error
             except Exception as error:
                 self.note(observations)
-                before, self.failure = self.failure, (problem, error)
+                before = self.failure
+                if before is not None and _kind(error) is not _kind(before[1]):
+                    self.keep_apart(problem, error)
+                    raise UnsatisfiedAssumption from error
+                self.failure = (problem, error)
                 if before is None:
                     self.first = error
                     turns.take_smaller()
                     self.deadline = time.monotonic() + self.profile.shrink_seconds
                     if isinstance(error, AssertionError) and not isinstance(error, Suspicion):
                         self.found(str(error).partition("\n")[0])
+                    if isinstance(error, Crashed):
+                        raise OutOfBudget from error  # Hypothesis would make many more calls than one can wait for
                 raise
             finally:
                 self.in_flight.release()
@@ -267,6 +298,17 @@ class _Search:
         self.note(observations)
         if self.failure is None and self.examples >= self.wanted:
             raise OutOfBudget  # before Hypothesis draws another problem
+
+    def keep_apart(self, problem: Problem, error: Exception) -> None:
+        """Keep a problem that fails in another way than the one that is made smaller, unless a smaller one is kept."""
+        kept = self.others.get(_kind(error))
+        if kept is None or _size(problem) < _size(kept[0]):
+            self.others[_kind(error)] = problem, error
+
+    def told_apart(self) -> list[str]:
+        """Return a line for each other kind of failure: the error, and the smallest problem that was met."""
+        found = self.others.values()
+        return [f"{str(error).partition(chr(10))[0]}; for {problem!r}" for problem, error in found]
 
     def discard(self, error: Exception) -> None:
         """Count a problem that could not be used, and keep the reason; give up if the kernel refused many, and all."""
@@ -311,7 +353,7 @@ class _Search:
             self.quantisation = max(self.quantisation or 0.0, observations.quantisation)
         for what, ratio in observations.ratios.items():
             self.ratio = max(self.ratio or 0.0, ratio)
-            if math.isfinite(ratio) and not self.property_.false_alarm and self.property_.recipes is None:
+            if math.isfinite(ratio) and not self.property_.false_alarm and hypothesis.currently_in_test_context():
                 hypothesis.target(ratio, label=what)
 
     def outcome_without_failure(self) -> dict[str, Verdict | str]:
@@ -347,6 +389,15 @@ class _Search:
         if not self.examples:
             return {"verdict": Verdict.NOT_DECLARED, "message": self.not_taken}
         return {"verdict": Verdict.HELD}
+
+
+def _kind(error: Exception) -> type[Exception]:
+    """Return the kind of failure: of a crash, of another failed call, of a suspicion, or of an answer.
+
+    A problem is made smaller within one kind, since another one is the mark of another defect.
+    """
+    kinds = (Crashed, CallFailed, Suspicion, AssertionError)
+    return next((kind for kind in kinds if isinstance(error, kind)), type(error))
 
 
 def _size(problem: Problem) -> int:
