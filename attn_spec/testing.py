@@ -30,7 +30,7 @@ from attn_spec.judgement.long.key_sample import KeySample
 from attn_spec.judgement.long.row_sample import RowSample
 from attn_spec.judgement.measure import Judgement, judge, judge_gradients
 from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
-from attn_spec.judgement.other_problems import explains, has_gradient, is_small, right_for, within
+from attn_spec.judgement.other_problems import explains, has_gradient, is_small, plainest, right_for, within
 from attn_spec.judgement.planted_errors import Power
 from attn_spec.judgement.power import Planting
 from attn_spec.judgement.power import power as planted_power
@@ -405,9 +405,11 @@ class Asked:
         part, row = self.made.part(answer, b, 0 if self.made.layer else h), np.array(worst.index[2:3])
         found, problem = {**part.answer(row), "conventions": self.conventions}, part.problem.rows(row)
         declared = self.contract.at(problem.dtype)
-        holding = [name for name in contracts_that_hold(declared, problem, **found) if name != self._contract]
-        hints = [within(name) for name in holding]
-        hints = hints or [
+        # One row tells contracts apart less than all rows of its head do.
+        whole, rows = (part.problem, slice(None)) if is_small(part.problem) else (problem, row)
+        every = {**part.answer(rows), "conventions": self.conventions}
+        holding = [name for name in contracts_that_hold(declared, whole, **every) if name != self._contract]
+        hints = plainest(map(within, holding)) or [
             *(f"right for the same tensors {words}" for words in self._meant(worst)),
             *right_for(problem, lambda other: judge(other, self.contract.at(problem.dtype), **found)),
         ]
@@ -433,7 +435,7 @@ class Asked:
             return of(part, problem) if same else None
 
         found = (part.cotangent, part.found, part.lse_cotangent)
-        hints = [within(name) for name in gradient_contracts_that_hold(contract, part.problem, *found)]
+        hints = [*plainest(map(within, gradient_contracts_that_hold(contract, part.problem, *found)))]
         if not hints:
             for words, other in other_calls(self.given):
                 meant = other.part(worst.quantity, place)

@@ -5,32 +5,35 @@ No verdict depends on these hints; they are for the reader of a refutation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from attn_spec.contract.contract import STAGES, ResolvedContract
+from attn_spec.contract.contract import STAGES, ContractError, ResolvedContract
 from attn_spec.contract.presets import PRESETS, describe
 from attn_spec.judgement.analysis import analysis_of
-from attn_spec.judgement.measure import judge, judge_gradients
+from attn_spec.judgement.measure import Judgement, judge, judge_gradients
 from attn_spec.judgement.other_problems import explains
-from attn_spec.numbers.formats import FORMATS
+from attn_spec.numbers.formats import EIGHT_BITS, FORMATS
 from attn_spec.problem.dtypes import dtype_of
 from attn_spec.problem.problem import Problem
 
-#: Largest number of contracts in a hint.
-MOST = 3
-#: Fields, and values, by which sound kernels differ from their declarations in the forward pass.
-FORWARD: dict[str, Any] = {
+#: Fields, and values, by which sound kernels differ from their declarations in both passes.
+BOTH: dict[str, Any] = {
     "alibi_terms": "input",
     "rotary_tables": "input",
     "row_sum_of": "either",
     "lse_merges": 1,
     "scale_on": "operands",
 }
-#: Fields, and values, by which sound kernels differ from their declarations in the backward pass.
+#: The same in the forward pass alone: formats of its stages, which kernels often have as narrow as their inputs.
+FORWARD: dict[str, Any] = dict.fromkeys(
+    ("score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities", "output_accumulation"), "input"
+)
+#: The same in the backward pass alone.
 BACKWARD: dict[str, Any] = {
     "weight_gradients": "input",
     "delta": "either",
@@ -43,20 +46,23 @@ BACKWARD: dict[str, Any] = {
 def presets_that_hold(problem: Problem, **answer: Any) -> list[str]:
     """Return the names of the preset contracts under which an answer, given as to :func:`judge`, is in its bound."""
     known = analysis_of(problem)
-    fitting = {n: one.at(problem.dtype) for n, one in PRESETS.items() if n != "fp64" or problem.dtype == "float64"}
-    return [name for name, contract in fitting.items() if explains(judge(known, contract, **answer))]
+    return [name for name, contract in _presets(problem.dtype) if explains(judge(known, contract, **answer))]
 
 
 def contracts_that_hold(contract: ResolvedContract, problem: Problem, **answer: Any) -> list[str]:
-    """Return contracts under which an answer is within its bound: the declared one with one field changed, then
-    presets.
+    """Return contracts under which an answer is within its bound: the declared one with a field of ``BOTH`` changed,
+    then with a field of ``FORWARD``, and presets.
+
+    Each measures all elements that are outside the bound of the declared one. Of each kind the contract that allows
+    least comes first.
     """
-    known = analysis_of(problem)
+    known, dtype = analysis_of(problem), problem.dtype
+    likely, others = (_described(_changed(contract, dtype, fields), dtype) for fields in (BOTH, FORWARD))
 
-    def holds(other: ResolvedContract) -> bool:
-        return explains(judge(known, other, **answer))
+    def judged(other: ResolvedContract) -> Judgement:
+        return judge(known, other, **answer)
 
-    return [*_that_hold(contract, problem.dtype, FORWARD, holds), *presets_that_hold(problem, **answer)][:MOST]
+    return [*_sharpest(contract, likely, judged), *_sharpest(contract, [*others, *_presets(dtype)], judged)]
 
 
 def gradient_contracts_that_hold(
@@ -66,18 +72,37 @@ def gradient_contracts_that_hold(
     found: Mapping[str, np.ndarray],
     dL: np.ndarray | None = None,
 ) -> list[str]:
-    """Return contracts with one field changed from the declared one, under which gradients are within their bounds."""
+    """Return contracts with one field changed from the declared one, under which gradients are within their bounds, as
+    :func:`contracts_that_hold` does.
+    """
+    others = _described(_changed(contract, problem.dtype, BACKWARD | BOTH), problem.dtype)
+    return _sharpest(contract, others, lambda other: judge_gradients(problem, other, dO, found, dL))
 
-    def holds(other: ResolvedContract) -> bool:
-        return explains(judge_gradients(problem, other, dO, found, dL))
 
-    return _that_hold(contract, problem.dtype, BACKWARD | FORWARD, holds)[:MOST]
+def _presets(dtype: str) -> list[tuple[str, ResolvedContract]]:
+    return [(name, one.at(dtype)) for name, one in PRESETS.items() if name != "fp64" or dtype == "float64"]
 
 
-def _that_hold(
-    contract: ResolvedContract, dtype: str, fields: Mapping[str, Any], holds: Callable[[ResolvedContract], bool]
+def _described(contracts: Iterable[ResolvedContract], dtype: str) -> list[tuple[str, ResolvedContract]]:
+    return [(describe(other, dtype), other) for other in contracts]
+
+
+def _sharpest(
+    declared: ResolvedContract,
+    others: Iterable[tuple[str, ResolvedContract]],
+    judged: Callable[[ResolvedContract], Judgement],
 ) -> list[str]:
-    return [describe(other, dtype) for other in _changed(contract, dtype, fields) if holds(other)]
+    """Return the names of the contracts that explain all that is outside the declared one; those that allow it least
+    come first.
+    """
+    outside = {one.name: one.outside for one in judged(declared).measurements}
+    found: dict[str, float] = {}
+    for name, other in others:
+        judgement = judged(other)
+        at = [(one, outside[one.name]) for one in judgement.measurements]
+        if explains(judgement) and all(one.measured[wrong].all() for one, wrong in at):
+            found.setdefault(name, sum(float(one.allowed[wrong].sum()) for one, wrong in at))
+    return sorted(found, key=found.__getitem__)
 
 
 def _changed(contract: ResolvedContract, dtype: str, fields: Mapping[str, Any]) -> Iterator[ResolvedContract]:
@@ -86,7 +111,10 @@ def _changed(contract: ResolvedContract, dtype: str, fields: Mapping[str, Any]) 
         value, own = dtype_of(dtype, "q") if said == "input" else said, getattr(contract, name)
         if name in STAGES and own in FORMATS and FORMATS[own].precision <= FORMATS[value].precision:
             continue
+        if value in EIGHT_BITS:  # no kernel adds or stores in them what it goes on with
+            continue
         if name == "lse_merges" and (contract.normalize != "after_product" or own):
             continue
         if value != own:
-            yield replace(contract, **{name: value})
+            with contextlib.suppress(ContractError):  # the contract excludes this value beside another field
+                yield replace(contract, **{name: value})

@@ -5,7 +5,7 @@ No verdict depends on these hints; they are for the reader of a refutation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Protocol
 
@@ -23,7 +23,7 @@ from attn_spec.problem.quantities import QUANTITIES
 
 #: Largest product of the elements of q and the key length for which a problem is judged again for each hint.
 PRODUCTS = 2**20
-#: Largest number of problems in a hint.
+#: Largest number of problems, and of contracts, in a hint.
 MOST = 3
 #: Beginning of a hint that names a contract.
 _CONTRACT = "within the bound of contract"
@@ -46,6 +46,16 @@ def within(contract: str) -> str:
 def names_a_contract(hint: str) -> bool:
     """Return whether a hint names a contract; on a small problem a contract may fit by chance."""
     return hint.startswith(_CONTRACT)
+
+
+def plainest(hints: Iterable[str]) -> tuple[str, ...]:
+    """Return hints with few contracts: the sharpest come first, and no preset after a contract with a field changed."""
+    contracts, others = [], []
+    for hint in hints:
+        (contracts if names_a_contract(hint) else others).append(hint)
+    first = next((number for number, hint in enumerate(contracts) if "(" in hint), len(contracts))
+    kept = [hint for number, hint in enumerate(contracts) if number < first or "(" in hint]
+    return *kept[:MOST], *others
 
 
 def explains(judgement: Judged) -> bool:

@@ -47,14 +47,14 @@ def hints_of(error: Exception | None, first: Exception | None = None) -> tuple[s
     The smallest problem hardly separates explanations. A contract is named only if it also explains the first answer.
     The first problem may be too large to try other problems, but not to try other contracts.
     """
-    from attn_spec.judgement.other_problems import names_a_contract  # which imports bounds
+    from attn_spec.judgement.other_problems import names_a_contract, plainest  # which imports bounds
 
     found = getattr(error, "hints", ())
     measured = getattr(first, "measurement", None) is not None
     if not (len(found) > 1 or (measured and any(map(names_a_contract, found)))):
-        return found
+        return tuple(found)
     both = tuple(hint for hint in found if hint in getattr(first, "hints", ()))
-    return both or tuple(hint for hint in found if not (measured and names_a_contract(hint)))
+    return plainest(both or (hint for hint in found if not (measured and names_a_contract(hint))))
 
 
 def _is_of_gradients(row: Row) -> bool:

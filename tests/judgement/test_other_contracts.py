@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from attn_spec.contract.presets import FP32, FUSED, UNDECLARED, describe
-from attn_spec.judgement.measure import judge_gradients
-from attn_spec.judgement.other_contracts import MOST, contracts_that_hold, gradient_contracts_that_hold
+from attn_spec.contract.presets import FP32, FUSED, SPLIT_KV, UNDECLARED, describe
+from attn_spec.judgement.analysis import analysis_of
+from attn_spec.judgement.measure import judge, judge_gradients
+from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
+from attn_spec.judgement.other_problems import MOST, explains, plainest, within
 from attn_spec.numbers import bits
 from attn_spec.search.drawing.regimes import Recipe
 
@@ -22,7 +24,7 @@ def test_a_preset_that_explains_an_answer_is_named():
 
     named = contracts_that_hold(FP32.at("float32"), one, output=answer)
 
-    assert 0 < len(named) <= MOST
+    assert named
     assert "fp32" not in named
 
 
@@ -32,6 +34,45 @@ def bfloat16_products(one):
     s = q @ k.swapaxes(-1, -2) * one.scale_value
     p = np.exp(s - s.max(-1, keepdims=True))
     return (p / p.sum(-1, keepdims=True) @ one.v).astype(np.float32).astype(float)
+
+
+def test_a_field_is_named_before_a_looser_preset():
+    one = Recipe(dtypes="float16", query_length=4, key_length=512, head_dim=16, value_dim=16).problem()
+    one = one.replace(v=bits.nearest(8 + one.v, "float16"))  # sums in float16 lose what they are much larger than
+    s = (one.q @ one.k.swapaxes(-1, -2)).astype(np.float32) * np.float32(one.scale_value)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    total = np.zeros(one.output_shape, dtype=np.float16)
+    for key in range(one.key_length):
+        total += p[..., key, None].astype(np.float16) * one.v[:, :, key, None].astype(np.float16)
+    answer = (total.astype(np.float32) / p.sum(-1, keepdims=True)).astype(np.float16).astype(float)
+
+    assert judge(one, contract := FUSED.at("float16"), output=answer).refuted
+    named = contracts_that_hold(contract, one, output=answer)
+    assert "fused(output_accumulation='float16')" in named
+
+
+def test_a_contract_that_does_not_measure_what_is_wrong_is_not_named():
+    one = problem(bias="zero@11QK")
+    bias = np.zeros(one.bias.shape)
+    bias[:, :, 1] = -1e30
+    one = one.replace(bias=bits.nearest(bias, "float32"))
+    truth, _ = analysis_of(one).truth_and_bound(contract := FP32.at("float32"))
+    answer = bits.nearest(truth["output"].value, "float32")
+    answer[:, :, 1] = np.nan
+
+    assert judge(one, contract, output=answer).refuted
+    assert explains(judge(one, SPLIT_KV.at("float32"), output=answer))  # which measures the other rows alone
+    assert contracts_that_hold(contract, one, output=answer) == []
+
+
+def test_a_preset_that_allows_more_than_a_contract_with_one_field_changed_is_not_named():
+    presets = [within(name) for name in ("tf32", "eager")]
+    fields = [within(f"fused({n}=1)") for n in range(MOST + 1)]
+
+    assert plainest([*presets, "another"]) == (*presets, "another")
+    assert plainest([*fields, *presets, "another"]) == (*fields[:MOST], "another")
+    assert plainest([presets[0], fields[0], presets[1]]) == (presets[0], fields[0])
+    assert plainest([]) == ()
 
 
 def test_nothing_is_named_for_an_answer_that_no_contract_explains():
