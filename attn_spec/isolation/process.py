@@ -26,12 +26,12 @@ PROGRAM = "from attn_spec.isolation.worker import main; main()"
 LOADS, ANSWERS = 600.0, 60.0
 #: Seconds in which a process that closed its pipes must end.
 GRACE = 5.0
-#: Prefixes of lines that the interpreter prints after a crash; the signal's name says more than they do.
-OF_A_STACK = ("File ", "Thread ", "Extension modules", "Current thread", "Fatal Python error", "<no Python frame>")
+#: Beginning of what the interpreter prints after a crash: a stack, and a list of modules. The signal's name says more.
+OF_A_CRASH = "Fatal Python error: "
 #: Messages that are calls; the sender of a call limits its time.
 CALLS = ("call", "pull")
 #: Largest number of printed bytes that are kept, and number of last bytes that an error message is taken from.
-MOST_PRINTED, LAST_WORDS = 2**20, 2000
+MOST_PRINTED, LAST_WORDS = 2**20, 2**16
 
 
 class DiedError(Exception):
@@ -156,11 +156,10 @@ class _Running:
         return f"the kernel ended the process (exit code {code}){said}"
 
     def _last_words(self) -> str:
-        """Return the last printed line outside a stack trace, at most 200 printable characters; or ""."""
+        """Return the last line that was printed before a crash, at most 200 printable characters; or ""."""
         size = os.fstat(self.printed.fileno()).st_size
         text = os.pread(self.printed.fileno(), LAST_WORDS, max(size - LAST_WORDS, 0)).decode(errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        told = [line for line in lines if not line.startswith(OF_A_STACK)]
+        told = [line.strip() for line in text.partition(OF_A_CRASH)[0].splitlines() if line.strip()]
         return "".join(x if x.isprintable() else "?" for x in told[-1])[:200] if told else ""
 
     def end(self) -> None:

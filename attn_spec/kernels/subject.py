@@ -40,8 +40,10 @@ from attn_spec.problem.used_places import used_places
 Guard = Callable[[float], AbstractContextManager[Any]]
 #: Function that gives a tensor another layout in memory, see ``memory``.
 Arrange = Callable[[Any], Any]
-#: Seconds that one kernel call may take, compilation included.
+#: Seconds that one kernel call may take.
 CALL_LIMIT = 60.0
+#: Factor on these seconds for a kernel of few signatures, for each of which its first call compiles.
+COMPILING = 5
 
 #: Answer of a kernel as exact values by name: "output" [B, Hq, Sq, Dv] and, if it returns one, "lse" [B, Hq, Sq]. The
 #: output is the real one that the stored numbers stand for, o_scale times these. What a kernel returns for queries and
@@ -79,6 +81,11 @@ class Subject:
     @property
     def conventions(self) -> Conventions:
         return self.kernel.conventions
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that one call may take, in which a kernel of few signatures may compile."""
+        return self.call_limit * (1 if self.kernel.signatures is None else COMPILING)
 
     def keeping(self, **conventions: Any) -> Subject:
         """Return the subject with some conventions of its kernel changed."""
@@ -340,17 +347,16 @@ class Subject:
     @contextlib.contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
         crowded = crowding()
-        limit = self.call_limit * crowded
+        limit = self.seconds * crowded
         try:
             with restoring(self.kernel), self.guard(limit), time_limit(limit):
                 yield
         except OutOfTime as error:
-            told = f"the kernel's {what} did not return within {self.call_limit:g} s"
+            told = f"the kernel's {what} {_LATE} {self.seconds:g} s"
             if crowded > 1:
                 told += f", nor within {limit:.3g} s, as {crowded:.2g} processes shared each core"
-            if self.kernel.slowness <= 1:
-                told += "; if calls are slow and do not hang, declare slowness=100"
-            raise CallFailed(told) from error
+            slow = "" if self.kernel.slowness > 1 else ", or declare slowness=100 for smaller problems"
+            raise CallFailed(f"{told}; if calls are slow and do not hang, raise --call-limit{slow}") from error
         except (Exception, SystemExit) as error:
             if self.kernel.isolated and isinstance(error, Misbehaviour | NotTaken):
                 raise
@@ -445,6 +451,15 @@ class Subject:
         given, dtype = (handed.tensors, handed.further), dtype_of(self.dtypes, "k")
         promised = self.presentation.promised(*given, self.dtypes)
         return promised, self.presentation.allowed(*given, self.contract, dtype)
+
+
+#: Words by which the message on a call that was out of time is known.
+_LATE = "did not return within"
+
+
+def was_late(message: str) -> bool:
+    """Return whether a message on a failed call says that the call was out of time."""
+    return _LATE in message
 
 
 def within(now: np.ndarray, must: np.ndarray, allowed: np.ndarray | float) -> np.ndarray:

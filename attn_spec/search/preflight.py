@@ -26,7 +26,7 @@ from attn_spec.kernels.memory import of_two_axes
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.signatures.table import SIGNATURES
-from attn_spec.kernels.subject import CALL_LIMIT, Guard, Subject
+from attn_spec.kernels.subject import CALL_LIMIT, Guard, Subject, was_late
 from attn_spec.kernels.time_limit import last_resort
 from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import INPUT_DTYPES
@@ -58,10 +58,10 @@ class PlainCallError(KernelError):
         shapes = {name: shown.shape(problem, name) for name in shown.tensors}
         alike = {shape: ", ".join(name for name in shapes if shapes[name] == shape) for shape in shapes.values()}
         given = "; ".join(f"{names} of shape {shape}" for shape, names in alike.items())
+        more = "; if it needs more, wrap it in a function that passes the rest"
         super().__init__(
             f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
-            f"It is given {given} ({kernel.presentation}); if it needs more, wrap it in a function "
-            "that passes the rest"
+            f"It is given {given} ({kernel.presentation}){'' if all(map(was_late, failures.values())) else more}"
         )
 
 

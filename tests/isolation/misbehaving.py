@@ -71,6 +71,13 @@ def drown(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def crash_of_many_modules(*_):
+    modules = ", ".join(f"module_{n}" for n in range(1000))  # as the interpreter lists them after a crash
+    sys.stderr.write(f"the table is too small\nFatal Python error: Aborted\n\nExtension modules: {modules}\n")
+    sys.stderr.flush()
+    os._exit(7)
+
+
 def crash(*_):
     ctypes.string_at(0)
 
@@ -121,5 +128,5 @@ def cut(q, k, v):
 
 
 WAYS = dict(
-    enumerate((leave, end, crash, spin, talk, fork, cut, greedy, unreadable, no_tensor, drown, later), start=11)
+    enumerate((leave, end, crash, spin, talk, fork, cut, greedy, unreadable, no_tensor, drown, later, crash_of_many_modules), start=11)
 )

@@ -36,11 +36,12 @@ def of_keys(subject, keys):
 DEATHS = {
     11: r"the kernel's call raised SystemExit: bye \(.*misbehaving\.py:\d+\)",
     12: r"the kernel ended the process \(exit code 7\); its last words: all is lost",
-    13: r"the kernel crashed the process \(SIGSEGV\)",
+    13: r"the kernel crashed the process \(SIGSEGV\)$",
     17: "out has shape",
     18: r"the kernel's call raised .*MemoryError: Unable to allocate 64\.0 GiB",
     19: "the kernel's process broke the channel|the kernel crashed the process|the kernel ended the process",
     20: "out is a dict; it must be a ndarray",
+    23: r"the kernel ended the process \(exit code 7\); its last words: the table is too small$",
     21: r"the kernel crashed the process \(SIGKILL\)",
 }
 

@@ -174,6 +174,17 @@ def test_a_kernel_that_asks_to_end_the_process_failed():
         subject(leaving)(problem())
 
 
+def test_a_kernel_of_few_signatures_has_time_to_compile():
+    def compiled(q, k, v):
+        time.sleep(0.2)
+        return zeros(q, v)
+
+    assert subject(compiled, call_limit=0.1, signatures=2).seconds == 0.5
+    subject(compiled, call_limit=0.1, signatures=2)(problem())
+    with pytest.raises(CallFailed, match=r"did not return within 0\.1 s"):
+        subject(compiled, call_limit=0.1)(problem())
+
+
 def test_a_call_that_takes_too_long_is_ended_even_if_it_swallows_exceptions():
     def stubborn(q, k, v):
         try:
@@ -183,7 +194,7 @@ def test_a_call_that_takes_too_long_is_ended_even_if_it_swallows_exceptions():
         return zeros(q, v)
 
     start = time.monotonic()
-    with pytest.raises(CallFailed, match=r"within 0.1 s; if calls are slow and do not hang, declare slowness=100"):
+    with pytest.raises(CallFailed, match=r"within 0.1 s; if calls are slow and do not hang, raise --call-limit, or"):
         subject(stubborn, call_limit=0.1)(problem())
     assert time.monotonic() - start < 2
 

@@ -96,6 +96,9 @@ def test_what_a_signature_tells():
     shapes = {"entries", "heads", "groups", "a cut tile", "gqa", "dv", "cross", "more keys than queries"}
     assert grouped.traits == shapes | keys
     assert "more queries than keys" in signature(query_length=4, key_length=3).traits
+    assert signature(head_dim=64, value_dim=64).traits == {"a cut tile"}
+    assert "heads wider than 64" in signature(head_dim=65, value_dim=16).traits
+    assert {"heads wider than 64", "heads wider than 128"} <= signature(value_dim=129).traits
     assert hiding.traits == {"causal"}  # of 40 keys three are seen
     assert hiding.shape == {"keys past 1", "queries past 1", "cross", "a cut tile", "more keys than queries"}
 

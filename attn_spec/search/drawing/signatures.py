@@ -24,6 +24,8 @@ from attn_spec.search.drawing.regimes import Recipe
 POOL = 128
 #: Numbers of keys and of queries past which another tile begins.
 EDGES = (1, 16, 32, 64, 128)
+#: Head dimensions past which kernels take other tiles, or several for one head.
+WIDTHS = (64, 128)
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ def _of_shape(recipe: Recipe, rows: int, keys: int) -> Iterator[str]:
     yield from (name for name, row in ABILITIES.items() if row.is_used(recipe))
     yield from (f"keys past {edge}" for edge in EDGES if keys > edge)
     yield from (f"queries past {edge}" for edge in EDGES if rows > edge)
+    yield from (f"heads wider than {width}" for width in WIDTHS if max(recipe.head_dim, recipe.value_dim) > width)
     facts = {
         "entries": recipe.batch > 1,
         "heads": recipe.kv_heads > 1,
