@@ -53,6 +53,8 @@ class Declaration(BaseModel):
     index_dtypes: dict[str, str]
     merge: str | None
     destinations: dict[str, str]
+    #: Values as ``plain.encoded`` returns them, by option.
+    when_off: dict[str, Any]
     signatures: int | None
     known_defects: tuple[Defect, ...]
     slowness: float
@@ -83,6 +85,7 @@ def told(kernel: Kernel, attribute: str) -> dict[str, Any]:
         "option_dtypes": dict(kernel.option_dtypes),
         "index_dtypes": dict(kernel.index_dtypes),
         "destinations": dict(kernel.destinations),
+        "when_off": {name: encoded(value) for name, value in kernel.when_off.items()},
         "known_defects": [asdict(defect) for defect in kernel.known_defects],
         "given": dict(kernel.given),
         "has_backward": kernel.backward_function is not None,
@@ -124,13 +127,14 @@ def kernel_of(
             inspect.Parameter(parameter.name, _KINDS[parameter.kind], default=default) for parameter, default in pairs
         ]
         function.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+        when_off = {name: decoded(value) for name, value in made.when_off.items()}
     except (KeyError, ValueError) as error:
         raise KernelError(f"the kernel's process sent invalid parameters of the kernel: {error}") from None
     limits = {name: getattr(made.limits, name) for name in Limits.__dataclass_fields__}
     same = ("framework", "dtypes", "supports", "name", "devices", "presentation")
     same += ("option_dtypes", "index_dtypes", "merge", "destinations", "signatures", "known_defects", "slowness")
     contract = made.contracts if made.contract is None else made.contract
-    facts_of_it = {name: getattr(made, name) for name in same} | limits
+    facts_of_it = {name: getattr(made, name) for name in same} | limits | {"when_off": when_off}
     agreed = made.conventions if made.declared else {}
     found = declare(contract=contract or {}, conventions=agreed, **facts_of_it)(function)
     if not made.declared:

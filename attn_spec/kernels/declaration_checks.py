@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
 from attn_spec.contract.contract import ContractError
 from attn_spec.contract.coverage import silence_of_gradients, silence_of_probabilities, silences
 from attn_spec.contract.presets import check_said
+from attn_spec.faults import with_article
 from attn_spec.kernels.argument_names import is_number
 from attn_spec.kernels.destinations import SPELLINGS
 from attn_spec.kernels.frameworks import framework as frameworks
@@ -28,6 +30,7 @@ def check(declared: Kernel) -> None:
     """Raise :class:`KernelError` for a name that does not exist, and for facts that contradict one another."""
     parameters_of(declared.function)  # raises here rather than at the first call
     _check_beside(declared)
+    _check_when_off(declared)
     limits = declared.limits
     named = declared.supports.union(limits.always, *limits.exclusive, limits.beside, *limits.beside.values())
     if unknown := sorted(named - set(DECLARABLE)):
@@ -119,11 +122,6 @@ def _check_presentation(declared: Kernel) -> None:
             )
     if "states" in shown.carries and declared.conventions.lse_base != "e":
         _check_base(declared)
-    of_heads = sorted({"gqa", "query_projection"} & declared.supports)
-    if of_heads and shown.of_one_head:
-        raise KernelError(
-            f"{declared.name} is given one head at a time, so it cannot declare {of_heads[0]}; leave {of_heads[0]} out"
-        )
 
 
 def _check_base(declared: Kernel) -> None:
@@ -316,6 +314,26 @@ def _check_largest(declared: Kernel) -> None:
             raise KernelError(
                 f"{declared.name}: query_lengths has {length}, but largest allows {declared.limits.most('Q')}; "
                 "leave it out"
+            )
+
+
+def _check_when_off(declared: Kernel) -> None:
+    """Raise :class:`KernelError` unless ``when_off=`` maps options of the kernel to plain values."""
+    form = "{'causal': False}"
+    if not isinstance(declared.when_off, Mapping):
+        raise KernelError(
+            f"{declared.name}: when_off must be a mapping of options to arguments, {form}, not {declared.when_off!r}"
+        )
+    for name, value in declared.when_off.items():
+        if name not in OPTIONS or name not in declared.supports:
+            raise KernelError(
+                f"{declared.name}: when_off names {name}, which is no option in supports; give the arguments of options "
+                f"that a problem does not use, {form}"
+            )
+        if not isinstance(value, NoneType | bool | int | float | str | tuple):
+            raise KernelError(
+                f"{declared.name}: when_off gives {with_article(type(value).__name__)} for {name}; a plain value turns "
+                f"an option off, {form}"
             )
 
 

@@ -32,7 +32,7 @@ DECLARABLE: dict[str, str] = {
 }
 
 #: Fields of a kernel that its author does not write: those that its declaration fills, and those of an isolated kernel.
-FOUND = {"function", "limits", "when_off", "built", "declared", "spec", "module", "given", "backward_function"} | {
+FOUND = {"function", "limits", "built", "declared", "spec", "module", "given", "backward_function"} | {
     *("source", "attribute", "source_digest", "source_class", "host"),
 }
 
@@ -86,7 +86,8 @@ class Kernel:
     #: True if the function is ``build(shapes, dtypes, options) -> call(q, k, v, **tensors)``, called once for each
     #: signature. Shapes and dtypes are by the names of all tensors, options are the plain values by name.
     builds: bool = False
-    #: Arguments for options that a problem does not use, by option; other unused options are left out.
+    #: Arguments for options that a problem does not use, by option, ``{"causal": False}`` for a function with
+    #: ``causal=True`` as its default; other unused options are left out.
     when_off: Mapping[str, Any] = field(default_factory=dict)
     #: Callables that the function built, by signature.
     built: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False, compare=False)

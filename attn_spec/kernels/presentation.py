@@ -228,6 +228,9 @@ class Presentation:
 
     def refusal(self, option: str) -> str:
         """Return why a call cannot pass an option, or what an ability needs; empty if it can."""
+        several = option == "gqa" or (option in OPTIONS and OPTIONS[option].projects_values)
+        if several and self.of_one_head:
+            return "since each call has one query head and one kv head"
         return (
             "since its sequences have as many keys as queries"
             if option == "cross" and self.limits.equal_lengths

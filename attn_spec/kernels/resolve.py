@@ -21,6 +21,7 @@ from attn_spec.kernels.declaration import default_name, from_callable
 from attn_spec.kernels.flashinfer_trace.documents import is_document
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.signed import is_signed_wrapper
+from attn_spec.problem.options import OPTIONS
 
 #: Prefix of an option that is left out.
 MINUS = "-"
@@ -30,10 +31,12 @@ def resolve(spec: str, **declared: Any) -> Kernel:
     """Find a kernel by ``file.py:name``, ``pkg.mod:name``, an in-tree or entry-point short name, ``definition:BITS``,
     or the file of a document of the FlashInfer Trace schema.
 
-    ``declared`` completes an undecorated callable, and is refused for a decorated one. An object with the methods of
-    ``signature`` counts as a callable. Raises :class:`KernelError`, whose message says what to do next.
+    ``declared`` completes an undecorated callable, and is refused for a decorated one. With ``undecorated`` the
+    function of a decorated one is found, which has left of its declaration what no call shows. An object with the
+    methods of ``signature`` counts as a callable. Raises :class:`KernelError`, whose message says what to do next.
     """
     given = {key: value for key, value in declared.items() if value}
+    undecorated = given.pop("undecorated", False)
     if is_document(spec):
         from attn_spec.kernels.flashinfer_trace.kernels import kernel_of
 
@@ -41,6 +44,11 @@ def resolve(spec: str, **declared: Any) -> Kernel:
     if "definition" in given:
         raise KernelError(f"{spec} is no solution of the FlashInfer Trace schema, a .json file; leave --definition out")
     found, module = _found(spec)
+    if isinstance(found, Kernel) and undecorated:
+        own = {"framework": found.framework, "slowness": found.slowness, "builds": found.builds, "merge": found.merge}
+        own |= {"supports": tuple(found.supports & set(OPTIONS))} if found.builds else {}
+        given = {key: value for key, value in own.items() if value} | given
+        found = found.function
     if isinstance(found, Kernel):
         if given:
             raise KernelError(f"{spec} is declared by @kernel; leave out the options for {', '.join(sorted(given))}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import overload
 
@@ -33,12 +35,35 @@ class Finding:
         return f"{self.name}: {self.value or 'cannot tell'}  # {self.evidence}"
 
 
+_listener: ContextVar[Callable[[str], None] | None] = ContextVar("_listener", default=None)
+
+
+@contextmanager
+def announcing(listener: Callable[[str], None] | None) -> Iterator[None]:
+    """Tell ``listener`` inside the block what is asked, before each experiment, which may take seconds."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def announce(what: str) -> None:
+    """Tell the listener what is asked next."""
+    if (listener := _listener.get()) is not None:
+        listener(what)
+
+
 @overload
 def asked(name: str, experiment: Callable[[], Finding]) -> Finding: ...
 @overload
 def asked(name: str, experiment: Callable[[], Finding | None]) -> Finding | None: ...
 def asked(name: str, experiment: Callable[[], Finding | None]) -> Finding | None:
-    """Run an experiment and return its finding; if a call fails, return a finding without a value, with the reason."""
+    """Run an experiment and return its finding; if a call fails, return a finding without a value, with the reason.
+
+    The name is announced before, see :func:`announcing`.
+    """
+    announce(name)
     try:
         return experiment()
     except (Misbehaviour, NotTaken, FrameworkError, ProblemError) as error:

@@ -1,4 +1,4 @@
-"""A check of each option that a kernel takes: the answer to one plain problem that uses the option."""
+"""A check of each option and ability of a kernel: the answer to one plain problem that uses it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 
 from attn_spec.judgement.other_problems import right_for
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
@@ -27,6 +28,26 @@ def uses(subject: Subject) -> Iterator[Finding]:
         except ProblemError:  # the option needs another option
             continue
         yield asked(name, partial(_use, subject, name, with_it))
+
+
+def abilities(subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for a plain use of each ability of shapes; of "cross" for both ways in which lengths differ."""
+    kernel = subject.kernel
+    for name in sorted(kernel.supports & set(ABILITIES)):
+        try:
+            problem = plain(kernel, subject.dtype, name)
+        except ProblemError:  # it needs an option
+            continue
+        if not ABILITIES[name].is_used(problem):
+            continue
+        yield asked(name, partial(_use, subject, name, problem))
+        if name == "cross" and not kernel.limits.refusal(turned := _with_fewer_keys(problem)):
+            yield asked("cross, with more queries than keys,", partial(_use, subject, name, turned))
+
+
+def _with_fewer_keys(problem: Problem) -> Problem:
+    """Return a problem with half as many keys as queries."""
+    return problem.take("K", range(problem.query_length // 2))
 
 
 def _use(subject: Subject, name: str, problem: Problem) -> Finding:

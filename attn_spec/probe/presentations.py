@@ -18,6 +18,10 @@ from attn_spec.search.plain_calls import plain, with_defaults_off
 from .instrument import Finding, asked
 
 EXPLAINED = "explained"
+#: Words of the message on a call that raised.
+RAISED = "the kernel's call raised"
+#: Words of the message on a call that ended the kernel's process.
+DIED = " the process ("
 
 
 def presentation(kernel: Kernel, dtype: str) -> Finding:
@@ -26,15 +30,17 @@ def presentation(kernel: Kernel, dtype: str) -> Finding:
     Presentations that hand over a whole problem are tried first, those that loop over heads only if none of them fits.
     """
     whole = [name for name, row in PRESENTATIONS.items() if row.calls_once]
-    why = ""
+    failed: list[str] = []
     for names in (whole, [name for name in PRESENTATIONS if name not in whole]):
-        found = {name: _answered(kernel, dtype, name) for name in names}
+        found = {name: answered(kernel, dtype, name) for name in names}
         explain = _least([name for name, one in found.items() if one.value])
         if len(explain) == 1:
             return Finding("presentation", explain[0], f"{_named(kernel, explain[0])}it alone explains the answer")
         if explain:
             return Finding("presentation", None, f"{' and '.join(explain)} explain the answer")
-        why = why or next((one.evidence for one in found.values() if one.evidence), "")
+        failed += [one.evidence for one in found.values() if one.evidence]
+    # A result that is no answer tells more of a function than its refusal of tensors that it does not take.
+    why = next((each for each in failed if RAISED not in each), next(iter(failed), ""))
     told = _places(kernel, dtype) or f"{why and '; '}{why}"
     return Finding("presentation", None, f"none explains the answer to a plain problem{told}")
 
@@ -49,7 +55,7 @@ def _places(kernel: Kernel, dtype: str) -> str:
         return ""
     if own is None:
         return f"; {', '.join(like)} look like those of a packed call that no presentation says"
-    return f"; {', '.join(like)} are those of {own}: {_answered(kernel, dtype, own).evidence or 'its answer is wrong'}"
+    return f"; {', '.join(like)} are those of {own}: {answered(kernel, dtype, own).evidence or 'its answer is wrong'}"
 
 
 def _named(kernel: Kernel, name: str) -> str:
@@ -69,7 +75,7 @@ def _least(names: list[str]) -> list[str]:
     return [name for name in names if not any(passed[other] < passed[name] for other in names)]
 
 
-def _answered(kernel: Kernel, dtype: str, name: str) -> Finding:
+def answered(kernel: Kernel, dtype: str, name: str) -> Finding:
     """Test whether the answer to 2 batch entries of 3 heads of length 5 is within the loosest contract's bound.
 
     A presentation that cannot say this problem, such as one of a single query, is given a plain one of its own.
@@ -85,4 +91,4 @@ def _answered(kernel: Kernel, dtype: str, name: str) -> Finding:
     rng = np.random.default_rng(0)
     q, k, v = bits.nearest(rng.standard_normal((3, 2, 3, 5, 16)), dtype)
     problem = Problem(q=q, k=k, v=v, dtypes=dtype)
-    return asked(name, experiment)
+    return asked(f"calls as {name}, {dtype}", experiment)

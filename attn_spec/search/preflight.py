@@ -97,7 +97,7 @@ def preflight(
     """
     _check_device(kernel, device)
     dtypes = [*map(in_one_spelling, dtypes)]
-    _check_dtypes(kernel, dtypes)
+    check_dtypes(kernel, dtypes)
     _check_backward(kernel)
     _check_destinations(kernel)
     guard = contextlib.nullcontext if kernel.isolated else guard
@@ -146,7 +146,8 @@ def _check_device(kernel: Kernel, device: str) -> None:
         raise KernelError(reason)
 
 
-def _check_dtypes(kernel: Kernel, dtypes: Sequence[str]) -> None:
+def check_dtypes(kernel: Kernel, dtypes: Sequence[str]) -> None:
+    """Raise :class:`KernelError` for a dtype that does not exist, or that the kernel does not declare."""
     for dtype in dtypes:
         if ":" not in dtype and dtype not in INPUT_DTYPES:
             known = f"; known are {', '.join(INPUT_DTYPES)}"

@@ -29,6 +29,14 @@ def one_head(q, k, v):
     return (p / p.sum(-1, keepdims=True)) @ v, (m + np.log(p.sum(-1, keepdims=True)))[:, 0]
 
 
+@of("numpy", supports=("causal",), when_off={"causal": False})
+def causal_by_default(q, k, v, causal=True):
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]).astype(q.dtype)
+    s = np.where(causal & np.triu(np.ones(s.shape[-2:], bool), 1), -np.inf, s).astype(q.dtype)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True)) @ v
+
+
 KEPT = []
 
 

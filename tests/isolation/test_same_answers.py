@@ -19,9 +19,9 @@ from attn_spec.search.plain_calls import plain
 
 NUMPY, TORCH = (str(Path(__file__).with_name(f"spying_{kind}.py")) for kind in ("numpy", "torch"))
 #: With a backward function of its own, differentiated by PyTorch, built for each signature, writing into a tensor that
-#: it is given, one head at a time.
-SPECS = ("numpy_tiled", "torch_eager", *(f"{NUMPY}:{name}" for name in ("built", "writing", "one_head")))
-SPECS += (f"{TORCH}:weights",)
+#: it is given, one head at a time, with an argument that turns an option off.
+OWN = ("built", "writing", "one_head", "causal_by_default")
+SPECS = ("numpy_tiled", "torch_eager", *(f"{NUMPY}:{name}" for name in OWN), f"{TORCH}:weights")
 
 isolated = functools.cache(foreign.isolated)
 
@@ -41,6 +41,7 @@ def both(request):
 def test_the_declaration_is_the_same(both):
     here, there = (subject.kernel for subject in both)
     fields = ("name", "dtypes", "contract", "supports", "conventions", "limits", "devices", "presentation", "digest")
+    fields += ("when_off",)
     assert [getattr(there, name) for name in fields] == [getattr(here, name) for name in fields]
     facts = [[(p.name, p.kind, p.default) for p in kernel.parameters.values()] for kernel in (there, here)]
     assert facts[0] == facts[1]

@@ -79,6 +79,18 @@ REFUSED = {
         "unknown argument cost in the declaration of a kernel; known are name, fra",
     ),
     "argument that a declaration fills": ({"limits": 2}, "unknown argument limits in the declaration of a kernel"),
+    "arguments that turn off": (
+        {"when_off": ("causal",)},
+        "when_off must be a mapping of options to arguments, {'causal': False}, not ('causal',)",
+    ),
+    "arguments that turn off another": (
+        {"when_off": {"causal": False}},
+        "when_off names causal, which is no option in supports; give the arguments of options that a problem does not",
+    ),
+    "arguments that are no values": (
+        {"when_off": {"causal": []}, "supports": ("causal",)},
+        "when_off gives a list for causal; a plain value turns an option off, {'causal': False}",
+    ),
     "index dtypes": ({"index_dtypes": "int64"}, "index_dtypes must be a mapping, not 'int64'"),
     "index without a place": (
         {"index_dtypes": {"kv_indices": "int64"}},
@@ -204,7 +216,7 @@ REFUSED = {
     ),
     "heads": (
         {"presentation": "SD", "supports": ("gqa",)},
-        "is given one head at a time, so it cannot declare gqa; leave gqa out",
+        "a call in the presentation SD cannot pass gqa, since each call has one query head and one kv head; leave gqa",
     ),
     "a mask of packed sequences": (
         {"presentation": "THD", "supports": ("mask",)},
@@ -216,7 +228,7 @@ REFUSED = {
     ),
     "a layer": (
         {"presentation": "SD", "supports": LAYER},
-        "is given one head at a time, so it cannot declare query_projection; leave query_projection out",
+        "cannot pass key_projection, since each call has one query head and one kv head; leave key_projection out",
     ),
 }
 
