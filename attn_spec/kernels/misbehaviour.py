@@ -32,6 +32,15 @@ class OutOfMemory(Raised):
 _WANT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "RESOURCE_EXHAUSTED")
 
 
+#: Words of the message on a call that ended the kernel's process.
+_DIED = " the process ("
+
+
+def has_died(message: str) -> bool:
+    """Return whether a message on a failed call says that the kernel ended its process."""
+    return _DIED in message
+
+
 def failed(call: str, error: BaseException) -> Raised:
     """Return the failure of a call that raised an exception: ``call`` names it, the message adds the exception and
     place.

@@ -18,7 +18,8 @@ class CouldNotProbe(click.ClickException):
     "--dtype", "dtypes", multiple=True, help="Dtype to ask in; may be repeated. Default: all in which it is right."
 )
 @click.option(
-    "--supports", help="Options that no parameter shows, as those of a function that builds: causal,mask; a - removes one."
+    "--supports",
+    help="Options that no parameter shows, as those of a function that builds: causal,mask; a - removes one.",
 )
 @click.option(
     "--builds",

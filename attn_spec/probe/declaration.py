@@ -11,6 +11,7 @@ import numpy as np
 
 from attn_spec.isolation.foreign import found
 from attn_spec.kernels.kernel import Kernel, KernelError
+from attn_spec.kernels.misbehaviour import has_died
 from attn_spec.kernels.signatures.fitting import fitting
 from attn_spec.kernels.signatures.table import SIGNATURES
 from attn_spec.kernels.subject import Subject
@@ -23,7 +24,7 @@ from .conventions import conventions
 from .instrument import Finding, announce, asked
 from .merges import with_merge
 from .options import abilities, uses
-from .presentations import DIED, RAISED, answered, presentation
+from .presentations import RAISED, answered, presentation
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def _presented(kernel: Kernel, spec: str, dtypes: Sequence[str]) -> _Presented:
         one = presentation(kernel, dtype)
         if one.value is None:
             failed.append(f"{dtype}: {one.evidence}")
-            if DIED in one.evidence:
+            if has_died(one.evidence):
                 break  # each further call would cost another process
             continue
         tried = {other: answered(kernel, other, one.value) for other in dtypes}
@@ -94,9 +95,7 @@ def _lines(subjects: Sequence[Subject], presented: Finding) -> list[str]:
     for subject in subjects:
         announce(f"arithmetic in {subject.dtype}")
         found_at[subject.dtype] = arithmetic(subject)
-    promised = {
-        one.dtype: asked(f"contract in {one.dtype}", partial(contract, [one], found_at)) for one in subjects
-    }
+    promised = {one.dtype: asked(f"contract in {one.dtype}", partial(contract, [one], found_at)) for one in subjects}
     options = [*uses(first), *abilities(first)]
     # A kernel needs a contract for each dtype that it declares.
     told = {dtype: str(finding.value) for dtype, finding in promised.items() if finding.value}

@@ -20,8 +20,6 @@ from .instrument import Finding, asked
 EXPLAINED = "explained"
 #: Words of the message on a call that raised.
 RAISED = "the kernel's call raised"
-#: Words of the message on a call that ended the kernel's process.
-DIED = " the process ("
 
 
 def presentation(kernel: Kernel, dtype: str) -> Finding:

@@ -78,9 +78,7 @@ def unasked(limits: Limits, problem: Problem) -> list[str]:
     found = []
     if _has_far_positions(limits, problem):
         reached = largest_position(problem)
-        found.append(
-            f"the problem has positions up to {reached}; if the kernel has a table, declare largest_position="
-        )
+        found.append(f"the problem has positions up to {reached}; if the kernel has a table, declare largest_position=")
     return found + [
         f"the problem has {length:,} {MEASURED[axis]}; if these are blocks in an axis of a grid, which has "
         f"{GRID:,} at most, declare largest={{{axis!r}: {GRID}}}"
@@ -136,9 +134,7 @@ def _has_far_positions(limits: Limits, problem: Problem) -> bool:
 
 def _beyond_grids(limits: Limits, problem: Problem) -> list[tuple[str, int]]:
     """Return the axes of a problem that have more entries than an axis of a grid, and their lengths."""
-    return [
-        (axis, length) for axis, length in measured(problem).items() if length > GRID and limits.most(axis) > GRID
-    ]
+    return [(axis, length) for axis, length in measured(problem).items() if length > GRID and limits.most(axis) > GRID]
 
 
 def _at_most(problem: Problem, axis: str, most: int) -> Problem:
@@ -211,7 +207,7 @@ def _of_widths(subject: Subject, problem: Problem) -> Iterator[Within]:
     D, Dv = problem.scored_width, problem.head_value_dim
     if problem.projects or problem.states or subject.kernel.limits.head_dims is not None:
         return
-    if D != Dv and subject.supports("dv"):
+    if Dv != D and subject.supports("dv"):
         yield Within(
             "with values as wide as keys: if the kernel needs that, take 'dv' out of supports",
             (lambda: _of_width(problem, D, D),),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from attn_spec import faults
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import Row, Verdict, against, denominator
+from attn_spec.sessions.crashes import Crashes
 from attn_spec.sessions.selection import Key
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Session:
         self.rows: list[Row] = []
         #: Number of cases found in this process.
         self.cases = 0
+        self.crashes = Crashes()
         #: Failure blocks of the suspects.
         self.suspects: list[str] = []
         #: Error / bound and test name of each answer that a user's test asserted.
@@ -98,8 +100,16 @@ class Session:
     def verdict(self, property_: Property, subject: Subject) -> tuple[Row, str]:
         """Return the verdict on a property, and the failure block if it is refuted or suspect.
 
-        The case and its script are stored.
+        The case and its script are stored. A kernel that crashed at several properties in a row is not asked.
         """
+        row, block = self.crashes.row(property_.id, subject.kernel.name, subject.dtype), ""
+        if row is None:
+            row, block = self._verdict(property_, subject)
+            self.crashes.note(row)
+        return row, block
+
+    def _verdict(self, property_: Property, subject: Subject) -> tuple[Row, str]:
+        """Return the verdict on a property that is examined, and the failure block."""
         from attn_spec.evidence import failure, script
         from attn_spec.search import cases
         from attn_spec.search.search import search

@@ -128,5 +128,8 @@ def cut(q, k, v):
 
 
 WAYS = dict(
-    enumerate((leave, end, crash, spin, talk, fork, cut, greedy, unreadable, no_tensor, drown, later, crash_of_many_modules), start=11)
+    enumerate(
+        (leave, end, crash, spin, talk, fork, cut, greedy, unreadable, no_tensor, drown, later, crash_of_many_modules),
+        start=11,
+    )
 )
