@@ -406,7 +406,7 @@ class Asked:
         found, problem = {**part.answer(row), "conventions": self.conventions}, part.problem.rows(row)
         declared = self.contract.at(problem.dtype)
         # One row tells contracts apart less than all rows of its head do.
-        whole, rows = (part.problem, slice(None)) if is_small(part.problem) else (problem, row)
+        whole, rows = (part.problem, np.arange(part.problem.query_length)) if is_small(part.problem) else (problem, row)
         every = {**part.answer(rows), "conventions": self.conventions}
         holding = [name for name in contracts_that_hold(declared, whole, **every) if name != self._contract]
         hints = plainest(map(within, holding)) or [

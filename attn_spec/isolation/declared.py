@@ -134,7 +134,8 @@ def kernel_of(
     same = ("framework", "dtypes", "supports", "name", "devices", "presentation")
     same += ("option_dtypes", "index_dtypes", "merge", "destinations", "signatures", "known_defects", "slowness")
     contract = made.contracts if made.contract is None else made.contract
-    facts_of_it = {name: getattr(made, name) for name in same} | limits | {"when_off": when_off}
+    facts_of_it: dict[str, Any] = {name: getattr(made, name) for name in same} | limits
+    facts_of_it["when_off"] = when_off
     agreed = made.conventions if made.declared else {}
     found = declare(contract=contract or {}, conventions=agreed, **facts_of_it)(function)
     if not made.declared:

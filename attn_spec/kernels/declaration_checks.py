@@ -327,7 +327,7 @@ def _check_when_off(declared: Kernel) -> None:
     for name, value in declared.when_off.items():
         if name not in OPTIONS or name not in declared.supports:
             raise KernelError(
-                f"{declared.name}: when_off names {name}, which is no option in supports; give the arguments of options "
+                f"{declared.name}: when_off names {name}, which is no option in supports; give arguments of options "
                 f"that a problem does not use, {form}"
             )
         if not isinstance(value, NoneType | bool | int | float | str | tuple):
@@ -371,7 +371,7 @@ def _check_defects(declared: Kernel) -> None:
     The ids of properties are not checked, since this folder does not know them.
     """
     for defect in declared.known_defects:
-        about = f"{declared.name}: the known defect of {defect.property}"
+        about = f"{declared.name}: the known defect of {defect.property or ' with '.join(defect.needs)}"
         if defect.kernel not in (None, declared.name):
             raise KernelError(f"{about} names the kernel {defect.kernel}; leave kernel out of a kernel's own table")
         if defect.dtype is not None and defect.dtype not in declared.dtypes:

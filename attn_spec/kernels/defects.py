@@ -9,6 +9,11 @@ A table of known defects stands beside a kernel (``known_defects=`` of :func:`at
     reason = "the scale is rounded to float16"
     link = "https://github.com/..."                     # may be left out
 
+    [[defect]]
+    kernel = "mine"
+    needs = ["window", "causal"]                        # every property that fails only with all of these options
+    reason = "the window's edge is off by one where it is causal"
+
 In a ``pyproject.toml`` the same rows are called ``[[tool.attn_spec.defect]]``.
 
 The table beside an isolated kernel counts only with ``--known-defects own``, set by the person who runs the command.
@@ -36,10 +41,12 @@ class DefectError(Exception):
 class Defect:
     """One refutation that is expected."""
 
-    #: Id of the property.
-    property: str
     #: Reason for the refutation.
     reason: str
+    #: Id of the property; None is every property, of an entry with ``needs``.
+    property: str | None = None
+    #: Options all of which the refutation needs: without any one of them the property holds for the refuting problem.
+    needs: tuple[str, ...] = ()
     #: Dtype at which the property is refuted; None is every dtype.
     dtype: str | None = None
     #: Address of the report about the defect.
@@ -48,9 +55,13 @@ class Defect:
     kernel: str | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "needs", _options(self.needs))
         for name in ("property", "reason"):
-            if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
-                raise DefectError(f"a known defect needs a {name} that is a text, not {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if name == "property" and value is None and self.needs:
+                continue
+            if not isinstance(value, str) or not value.strip():
+                raise DefectError(f"a known defect needs a {name} that is a text, not {value!r}")
 
         # ``problem.dtypes``, which reads them all, imports NumPy, and this file is imported by any run of pytest.
         if self.dtype is not None and {one.rpartition(":")[2] for one in self.dtype.split(",")} - set(INPUT_DTYPES):
@@ -58,11 +69,21 @@ class Defect:
             raise DefectError(f"the dtype of a known defect must be one of {known}, not {self.dtype!r}")
 
     def is_of(self, kernel: str, dtype: str, property_id: str) -> bool:
-        """Return whether the defect is expected of this kernel, at this dtype, for the property ``property_id``."""
-        return self.property == property_id and self.dtype in (None, dtype) and self.kernel in (None, kernel)
+        """Return whether the defect is expected of this kernel, at this dtype, for the property ``property_id``.
+
+        An entry with ``needs`` expects a refutation only if that needs all of these options.
+        """
+        return self.property in (None, property_id) and self.dtype in (None, dtype) and self.kernel in (None, kernel)
 
     def __str__(self) -> str:
         return f"{self.reason} ({self.link})" if self.link else self.reason
+
+
+def _options(needs: Any) -> tuple[str, ...]:
+    """Return the names of options. Raises :class:`DefectError` for anything but a list of texts."""
+    if isinstance(needs, str) or not all(isinstance(name, str) for name in needs):
+        raise DefectError(f'the needs of a known defect are options, ["window"], not {needs!r}')
+    return tuple(needs)
 
 
 def read(path: Path) -> tuple[Defect, ...]:
@@ -89,6 +110,6 @@ def _defect(path: Path, number: int, row: dict[str, Any]) -> Defect:
     try:
         return Defect(**row)
     except TypeError as error:
-        raise DefectError(f"{path}, defect {number} must have the keys property and reason") from error
+        raise DefectError(f"{path}, defect {number} must have the keys property, or needs, and reason") from error
     except DefectError as error:
         raise DefectError(f"{path}, defect {number}: {error}") from error

@@ -71,6 +71,12 @@ def missing_limits(property_: Property, subject: Subject, problem: Problem, erro
     return [f"right {near.says}" for near in found]
 
 
+def needed(property_: Property, subject: Subject, problem: Problem) -> tuple[str, ...]:
+    """Return the options of a refuting problem that the refutation needs: without each of them the property holds."""
+    made = _less(subject, problem)
+    return tuple(name for name, make in made.items() if _holds(property_, subject, make))
+
+
 def unasked(limits: Limits, problem: Problem) -> list[str]:
     """Return limits that kernels often have, and that a problem is beyond, in words that leave open whether this one
     has them.

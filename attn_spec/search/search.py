@@ -276,19 +276,7 @@ class _Search:
                 raise UnsatisfiedAssumption from error
             except Exception as error:
                 self.note(observations)
-                before = self.failure
-                if before is not None and _kind(error) is not _kind(before[1]):
-                    self.keep_apart(problem, error)
-                    raise UnsatisfiedAssumption from error
-                self.failure = (problem, error)
-                if before is None:
-                    self.first = error
-                    turns.take_smaller()
-                    self.deadline = time.monotonic() + self.profile.shrink_seconds
-                    if isinstance(error, AssertionError) and not isinstance(error, Suspicion):
-                        self.found(str(error).partition("\n")[0])
-                    if isinstance(error, Crashed):
-                        raise OutOfBudget from error  # Hypothesis would make many more calls than one can wait for
+                self.fail(problem, error)
                 raise
             finally:
                 self.in_flight.release()
@@ -298,6 +286,22 @@ class _Search:
         self.note(observations)
         if self.failure is None and self.examples >= self.wanted:
             raise OutOfBudget  # before Hypothesis draws another problem
+
+    def fail(self, problem: Problem, error: Exception) -> None:
+        """Keep a failing problem. Raises what leaves Hypothesis for another kind of failure, and after a crash."""
+        before = self.failure
+        if before is not None and _kind(error) is not _kind(before[1]):
+            self.keep_apart(problem, error)
+            raise UnsatisfiedAssumption from error
+        self.failure = (problem, error)
+        if before is None:
+            self.first = error
+            turns.take_smaller()
+            self.deadline = time.monotonic() + self.profile.shrink_seconds
+            if isinstance(error, AssertionError) and not isinstance(error, Suspicion):
+                self.found(str(error).partition("\n")[0])
+            if isinstance(error, Crashed):
+                raise OutOfBudget from error  # Hypothesis would make many more calls than one can wait for
 
     def keep_apart(self, problem: Problem, error: Exception) -> None:
         """Keep a problem that fails in another way than the one that is made smaller, unless a smaller one is kept."""

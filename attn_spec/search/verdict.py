@@ -33,7 +33,7 @@ _BEST_FIRST = list(Verdict)
 #: Share of measured elements below which a row is reported as little measured.
 LITTLE = 0.9
 #: Fields of a row that are sequences of texts.
-_WORDS = ("readings", "looked_at", "lacks", "hints")
+_WORDS = ("readings", "looked_at", "lacks", "hints", "needed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,8 @@ class Row:
     message: str = ""
     #: Hints that each alone would explain the answer to the stored case.
     hints: tuple[str, ...] = ()
+    #: Options without any one of which the property holds for the problem of the stored case; empty if nobody asked.
+    needed: tuple[str, ...] = ()
     #: Largest terms of the allowed error at the worst element of the stored case, with their shares.
     bound_terms: tuple[tuple[str, float], ...] = ()
 
@@ -142,16 +144,16 @@ def exit_code(rows: Iterable[Row]) -> int:
 def against(row: Row, known: Iterable[Defect]) -> Row:
     """Return the row in the light of known defects: a refutation that an entry covers becomes "known defect".
 
-    A held property with an entry becomes "mended", which reports the entry.
+    An entry with ``needs`` covers a refutation that needs all of these options. A held property with an entry of its
+    own becomes "mended", which reports the entry; an entry with ``needs`` may be about other problems than those seen.
     """
     expected = [defect for defect in known if defect.is_of(row.kernel, row.dtype, row.property)]
-    if not expected:
-        return row
-    reasons = "; ".join(map(str, expected))
-    if row.verdict in (Verdict.REFUTED, Verdict.SUSPECT):
-        return replace(row, verdict=Verdict.KNOWN, message=f"{reasons}. {row.message}")
-    if row.verdict is Verdict.HELD:
-        why = f"no longer seen in {row.examples} problems; if it is mended, remove it from the table: {reasons}"
+    covering = [defect for defect in expected if set(defect.needs) <= set(row.needed)]
+    if covering and row.verdict in (Verdict.REFUTED, Verdict.SUSPECT):
+        return replace(row, verdict=Verdict.KNOWN, message=f"{'; '.join(map(str, covering))}. {row.message}")
+    if row.verdict is Verdict.HELD and (own := [defect for defect in expected if not defect.needs]):
+        told = "; ".join(map(str, own))
+        why = f"no longer seen in {row.examples} problems; if it is mended, remove it from the table: {told}"
         return replace(row, verdict=Verdict.MENDED, message=why)
     return row
 

@@ -112,13 +112,15 @@ class Session:
         """Return the verdict on a property that is examined, and the failure block."""
         from attn_spec.evidence import failure, script
         from attn_spec.search import cases
+        from attn_spec.search.missing_limits import needed
         from attn_spec.search.search import search
 
         key = (property_.id, subject.kernel.name, subject.dtype)
-        known = self.known_defects_of(subject.kernel)
+        of_kernel = self.known_defects_of(subject.kernel)
+        known = [one for one in of_kernel if one.is_of(subject.kernel.name, subject.dtype, property_.id)]
 
         def found(message: str) -> None:
-            if not any(defect.is_of(subject.kernel.name, subject.dtype, property_.id) for defect in known):
+            if not any(not defect.needs for defect in known):
                 self.tell("found", key=key, message=message)
 
         self.tell("start", key=key)
@@ -127,6 +129,9 @@ class Session:
         with faults.told("stored cases", missing):
             stored = self.stored.refuting(property_, subject)
         row, case = stored or search(property_, subject, self._effort(), self.seed, self._ticker(), found=found)
+        if case is not None and any(one.needs for one in known):
+            with faults.told("options that a refutation needs", missing):
+                row = dataclasses.replace(row, needed=needed(property_, subject, case.problem))
         row = against(row, known)
         if case is None:
             return row, ""
@@ -326,7 +331,7 @@ class Session:
             raise KernelError(str(error)) from error
         self._check_named(path)
         own = [defect for subject in self.subjects for defect in subject.kernel.known_defects]
-        named = {defect.property for defect in (*own, *self.known_defects)}
+        named = {defect.property for defect in (*own, *self.known_defects) if defect.property is not None}
         if unknown := sorted(named - set(load_all())) if named else []:
             raise KernelError(f"known defects name no property {', '.join(unknown)}; `attn-spec properties` lists them")
 

@@ -46,7 +46,8 @@ def test_a_field_is_named_before_a_looser_preset():
         total += p[..., key, None].astype(np.float16) * one.v[:, :, key, None].astype(np.float16)
     answer = (total.astype(np.float32) / p.sum(-1, keepdims=True)).astype(np.float16).astype(float)
 
-    assert judge(one, contract := FUSED.at("float16"), output=answer).refuted
+    contract = FUSED.at("float16")
+    assert judge(one, contract, output=answer).refuted
     named = contracts_that_hold(contract, one, output=answer)
     assert "fused(output_accumulation='float16')" in named
 

@@ -85,7 +85,7 @@ REFUSED = {
     ),
     "arguments that turn off another": (
         {"when_off": {"causal": False}},
-        "when_off names causal, which is no option in supports; give the arguments of options that a problem does not",
+        "when_off names causal, which is no option in supports; give arguments of options that a problem does not",
     ),
     "arguments that are no values": (
         {"when_off": {"causal": []}, "supports": ("causal",)},

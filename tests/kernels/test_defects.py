@@ -88,6 +88,23 @@ def test_what_a_known_defect_makes_of_a_run():
     assert exit_code([held, row(Verdict.KNOWN), row(Verdict.REFUTED)]) == 1
 
 
+@pytest.mark.parametrize(
+    ("needed", "verdict"),
+    [
+        ((), Verdict.REFUTED),
+        (("window",), Verdict.REFUTED),
+        (("causal", "window"), Verdict.KNOWN),
+        (("causal", "window", "mask"), Verdict.KNOWN),
+    ],
+)
+def test_an_entry_with_options_covers_what_needs_all_of_them(needed, verdict):
+    defect = Defect(needs=["window", "causal"], reason="r", kernel="k")
+
+    assert against(row(Verdict.REFUTED, needed=needed), [defect]).verdict is verdict
+    assert against(row(Verdict.REFUTED, needed=needed, kernel="other"), [defect]).verdict is Verdict.REFUTED
+    assert against(row(Verdict.HELD), [defect]).verdict is Verdict.HELD
+
+
 def test_a_table_is_read(tmp_path):
     path = tmp_path / "known.toml"
     path.write_text(TABLE + 'kernel = "k"\ndtype = "float16"\nlink = "https://example.org"\n')
@@ -115,9 +132,14 @@ def test_a_table_of_pyproject_is_read(tmp_path):
         (TABLE + "[other]\n", r"must hold tables \[\[defect\]\] and nothing else"),
         (
             TABLE + 'kernels = "k"\n',
-            r"defect 1 has unknown keys kernels; known are property, reason",
+            r"defect 1 has unknown keys kernels; known are reason, property, needs",
         ),
-        (TABLE + '[[defect]]\nproperty = "p"\n', r"defect 2 must have the keys property and reason"),
+        (TABLE + '[[defect]]\nproperty = "p"\n', r"defect 2 must have the keys property, or needs, and reason"),
+        ('[[defect]]\nreason = "r"\n', "defect 1: a known defect needs a property that is a text, not None"),
+        (
+            '[[defect]]\nreason = "r"\nneeds = "window"\n',
+            r"defect 1: the needs of a known defect are options, \[\"window\"\], not 'window'",
+        ),
         (
             TABLE + '[[defect]]\nproperty = "p"\nreason = " "\n',
             r"defect 2: a known defect needs a reason",

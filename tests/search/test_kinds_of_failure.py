@@ -28,7 +28,7 @@ def searched(check):
 
 
 def failing(*ways):
-    """Return a check that raises the first error whose least number of keys a problem has; ``seen`` has the problems."""
+    """Return a check that raises the first error whose least number of keys a problem has; it keeps what it saw."""
 
     def check(_, problem):
         seen.append(problem)

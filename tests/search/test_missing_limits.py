@@ -1,4 +1,4 @@
-"""Where a call fails, or a scale is below 0, the limit within which the kernel is right is named, after it was asked."""
+"""Where a call fails, or a scale is below 0, a limit is named if the kernel was asked, and is right, within it."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from attn_spec.kernels.limits import GRID, Limits
 from attn_spec.kernels.misbehaviour import CallFailed, Crashed
 from attn_spec.kernels.subject import Subject
 from attn_spec.search import missing_limits as hints_of_limits
-from attn_spec.search.missing_limits import TRIES_OF_CRASHES, missing_limits, unasked
+from attn_spec.search.missing_limits import TRIES_OF_CRASHES, missing_limits, needed, unasked
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search
@@ -20,7 +20,7 @@ SHAPE = {"query_heads": 2, "query_length": 5, "key_length": 5, "head_dim": 4, "v
 SUPPORTS = ("causal", "mask", "bias", "window", "scale", "cross", "gqa", "dv", "empty")
 
 
-def sound(q, k, v, causal=False, mask=None, bias=None, window=None, scale=None):
+def sound(q, k, v, *, causal=False, mask=None, bias=None, window=None, scale=None):
     rows, keys = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])
     k, v = (x.repeat(q.shape[1] // x.shape[1], axis=1) for x in (k, v))
     s = q @ k.swapaxes(-1, -2) * np.float32(q.shape[-1] ** -0.5 if scale is None else scale)
@@ -39,11 +39,11 @@ def sound(q, k, v, causal=False, mask=None, bias=None, window=None, scale=None):
 def refusing(refuses):
     """Return sound attention that raises where ``refuses(q, k, v, options in use)`` is true."""
 
-    def attention(q, k, v, causal=False, mask=None, bias=None, window=None, scale=None):
+    def attention(q, k, v, *, causal=False, mask=None, bias=None, window=None, scale=None):
         given = {"causal": causal or None, "mask": mask, "bias": bias, "window": window, "scale": scale}
         if refuses(q, k, v, {name: x for name, x in given.items() if x is not None}):
             raise ValueError("not mine")
-        return sound(q, k, v, causal, mask, bias, window, scale)
+        return sound(q, k, v, causal=causal, mask=mask, bias=bias, window=window, scale=scale)
 
     return subject(attention)
 
@@ -161,6 +161,16 @@ def test_a_kernel_that_crashes_is_asked_few_times_and_one_that_hangs_is_not_aske
     assert len(asked) == TRIES_OF_CRASHES
     assert missing_limits(PROPERTY, of, problem, CallFailed("did not return within 60 s")) == []
     assert len(asked) == TRIES_OF_CRASHES
+
+
+def test_what_a_refutation_needs_are_the_options_without_which_the_property_holds():
+    both = refusing(lambda q, k, v, used: {"causal", "mask"} <= set(used))
+    one = refusing(lambda q, k, v, used: "mask" in used)
+    problem = Recipe(**SHAPE, causal=True, mask="random", scale=0.5).problem()
+
+    assert needed(PROPERTY, both, problem) == ("causal", "mask")
+    assert needed(PROPERTY, one, problem) == ("mask",)
+    assert needed(PROPERTY, refusing(lambda q, k, v, used: True), problem) == ()
 
 
 def test_positions_past_a_table_are_named_if_the_kernel_is_right_before_its_end():
