@@ -12,8 +12,8 @@ import click
 from attn_spec.evidence.certificate import Certificate, PropertyResult, result_of
 from attn_spec.judgement import planted_errors
 from attn_spec.search.causes import causes
-from attn_spec.search.verdict import LITTLE, Verdict, count, denominator, plural
-from attn_spec.sessions.progress import NOT_RUN, Event, Progress
+from attn_spec.search.verdict import LITTLE, NOT_RUN, Verdict, count, denominator, plural
+from attn_spec.sessions.progress import Event, Progress
 
 #: Largest number of failure blocks shown; every case can be replayed.
 BLOCKS = 5

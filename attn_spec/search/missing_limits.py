@@ -223,7 +223,8 @@ def _of_widths(subject: Subject, problem: Problem) -> Iterator[Within]:
         if D % divisor or Dv % divisor:
             wide = [math.ceil(width / divisor) * divisor for width in (D, Dv)]
             yield Within(
-                f"with head dimensions that {divisor} divides: if the kernel needs that, declare head_dims=",
+                f"with head dimensions that {divisor} divides: if the kernel needs that, declare "
+                f"head_dims=tuple(range({divisor}, 257, {divisor}))",
                 (lambda wide=wide: _of_width(problem, *wide),),
                 "widths",
             )

@@ -30,6 +30,8 @@ class Verdict(StrEnum):
 
 
 _BEST_FIRST = list(Verdict)
+#: Prefix of the message of a property that was not run.
+NOT_RUN = "not run, "
 #: Share of measured elements below which a row is reported as little measured.
 LITTLE = 0.9
 #: Fields of a row that are sequences of texts.

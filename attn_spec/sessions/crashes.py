@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from attn_spec.kernels.misbehaviour import has_died
-from attn_spec.search.verdict import Row, Verdict
-from attn_spec.sessions.progress import NOT_RUN
+from attn_spec.search.verdict import NOT_RUN, Row, Verdict
 
 #: Number of properties in a row after whose crashes the rest are not run: each costs a minute, and tells the same.
 MOST = 3

@@ -26,8 +26,8 @@ from attn_spec import atomic, faults
 from attn_spec.evidence.certificate import Certificate, build
 from attn_spec.isolation.confinement import hide_memory
 from attn_spec.search.profiles import PROFILES
-from attn_spec.search.verdict import Row, Verdict, against
-from attn_spec.sessions.progress import FIRST_REFUTATION, INTERRUPTION, NOT_RUN, Event, Progress, Request
+from attn_spec.search.verdict import NOT_RUN, Row, Verdict, against
+from attn_spec.sessions.progress import FIRST_REFUTATION, INTERRUPTION, Event, Progress, Request
 from attn_spec.workers import threads
 from attn_spec.workers.sweep import sweep
 from attn_spec.workers.task import Task

@@ -16,8 +16,6 @@ Event = dict[str, Any]
 
 #: Reasons why an examination ends early.
 INTERRUPTION, FIRST_REFUTATION = "interrupted", "stopped at the first refutation"
-#: Prefix of the message of a property that was not run.
-NOT_RUN = "not run, "
 
 
 @dataclass(frozen=True, kw_only=True)
