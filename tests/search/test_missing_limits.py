@@ -197,9 +197,9 @@ def test_a_search_tells_the_limit_of_a_kernel_that_refuses_problems():
     row, _ = search(PROPERTY, made, PROFILES["smoke"], 0)
 
     assert row.verdict is Verdict.REFUTED
-    assert row.hints == (
-        "right with head dimensions that 8 divides: if the kernel needs that, declare head_dims=tuple(range(8, 257, 8))",
-    )
+    (hint,) = row.hints
+    assert hint.startswith("right with head dimensions that 8 divides: ")
+    assert hint.endswith("declare head_dims=tuple(range(8, 257, 8))")
 
 
 @pytest.mark.parametrize(
