@@ -288,11 +288,16 @@ class _Search:
             raise OutOfBudget  # before Hypothesis draws another problem
 
     def fail(self, problem: Problem, error: Exception) -> None:
-        """Keep a failing problem. Raises what leaves Hypothesis for another kind of failure, and after a crash."""
+        """Keep a failing problem. Raises what leaves Hypothesis for another kind of failure, and after a crash.
+
+        A refutation is kept in place of a suspicion, and either in place of an error that says nothing of the kernel.
+        """
         before = self.failure
         if before is not None and _kind(error) is not _kind(before[1]):
-            self.keep_apart(problem, error)
-            raise UnsatisfiedAssumption from error
+            if _weight(error) <= _weight(before[1]):
+                self.keep_apart(problem, error)
+                raise UnsatisfiedAssumption from error
+            self.first = error  # whose hints are those of the verdict
         self.failure = (problem, error)
         if before is None:
             self.first = error
@@ -402,6 +407,11 @@ def _kind(error: Exception) -> type[Exception]:
     """
     kinds = (Crashed, CallFailed, Suspicion, AssertionError)
     return next((kind for kind in kinds if isinstance(error, kind)), type(error))
+
+
+def _weight(error: Exception) -> int:
+    """Return how much an error says: nothing of the kernel, a suspicion, or a refutation."""
+    return isinstance(error, AssertionError) + (isinstance(error, AssertionError) and not isinstance(error, Suspicion))
 
 
 def _size(problem: Problem) -> int:

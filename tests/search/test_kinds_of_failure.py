@@ -49,7 +49,6 @@ def failing(*ways):
         (CallFailed, Refutation, Verdict.REFUTED),
         (Crashed, Refutation, Verdict.REFUTED),
         (Refutation, Suspicion, Verdict.REFUTED),
-        (Suspicion, Refutation, Verdict.SUSPECT),
     ],
 )
 def test_a_problem_that_fails_otherwise_is_no_smaller_problem_but_is_told(large, small, verdict):
@@ -76,6 +75,22 @@ def test_a_problem_that_fails_otherwise_is_no_smaller_problem_but_is_told(large,
     assert [line.partition("; for Recipe(")[0] for line in case.others] == ["a small one"]
     assert Case.from_json(case.to_json()).others == case.others
     assert "  also      a small one; for Recipe(" in block(case, property_, SUBJECT, None, verdict)
+
+
+@pytest.mark.parametrize("first", [Suspicion, ValueError])
+def test_a_refutation_takes_the_place_of_what_says_less(first):
+    def check(_, problem):
+        if problem.key_length > 4:
+            seen.append(problem)
+            raise first("a large one")
+        if problem.key_length > 1 and seen:
+            raise Refutation("a small one")
+
+    seen = []
+    _, row, case = searched(check)
+
+    assert (row.verdict, row.message) == (Verdict.REFUTED, "a small one")
+    assert case.problem.key_length <= 4
 
 
 def test_a_problem_of_one_kind_of_failure_has_no_others():
