@@ -174,6 +174,13 @@ def test_a_kernel_that_asks_to_end_the_process_failed():
         subject(leaving)(problem())
 
 
+@pytest.fixture
+def alone(monkeypatch):
+    """Have no other process on the machine, so that limits of time are as they are asked."""
+    monkeypatch.setattr("attn_spec.kernels.subject.crowding", lambda: 1.0)
+
+
+@pytest.mark.usefixtures("alone")
 def test_a_kernel_of_few_signatures_has_time_to_compile():
     def compiled(q, k, v):
         time.sleep(0.2)
@@ -185,6 +192,7 @@ def test_a_kernel_of_few_signatures_has_time_to_compile():
         subject(compiled, call_limit=0.1)(problem())
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_call_that_takes_too_long_is_ended_even_if_it_swallows_exceptions():
     def stubborn(q, k, v):
         try:
