@@ -48,27 +48,23 @@ def commands(text):
     return [line.partition("  #")[0].strip() for line in lines]
 
 
-#: Families of several properties, and the property that a page examines in their place.
+#: Families of many properties, and the property that a page examines in their place.
 SHORT = {
-    "accuracy": "accuracy.output",
     "lengths": "lengths.each_sequence_is_solved",
     "appending": "appending.new_keys_are_in_the_cache",
     "states": "states.an_empty_state",
 }
 
 
-def shortened(command, *, shown):
-    """Return a command that examines less: accuracy for all properties, and one property for a family of several.
-
-    Families stay whole if output is ``shown`` after the command, since it counts properties.
-    """
+def shortened(command):
+    """Return a command that certifies less: accuracy for all properties, one property for a family of many."""
+    if not command.startswith("attn-spec certify"):
+        return command
+    if "--property" not in command:
+        return f"{command} --property accuracy"
     words = command.split()
-    is_certify = words[:2] == ["attn-spec", "certify"]
-    if is_certify and "--property" not in words:
-        words += ["--property", "accuracy"]
-    option = "--property" if is_certify else "--attn-property"
-    named = {place + 1 for place, word in enumerate(words) if word == option and not shown}
-    return " ".join(SHORT.get(word, word) if place in named else word for place, word in enumerate(words))
+    named = [place for place, word in enumerate(words) if word == "--property"]
+    return " ".join(SHORT.get(word, word) if place - 1 in named else word for place, word in enumerate(words))
 
 
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
@@ -77,8 +73,8 @@ def test_the_blocks_of_a_page_run(page, folder, whole):
     """The commands of a page run in its order, unchanged or :func:`shortened`."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
-    said, found = "", blocks(PAGES[page])
-    for (language, block), (after, _) in zip(found, [*found[1:], ("", "")], strict=True):
+    said = ""
+    for language, block in blocks(PAGES[page]):
         match language:
             case "python" | "toml" | "yaml":
                 name = block.splitlines()[0].removeprefix("# ")
@@ -87,7 +83,7 @@ def test_the_blocks_of_a_page_run(page, folder, whole):
             case "sh":
                 for line in block.splitlines():
                     command, _, comment = line.partition("  #")
-                    command = command if whole else shortened(command, shown=after == "text")
+                    command = command if whole else shortened(command)
                     done = subprocess.run(
                         command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False
                     )

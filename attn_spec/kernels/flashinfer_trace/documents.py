@@ -1,4 +1,4 @@
-"""How a name tells a document of the FlashInfer Trace schema from a kernel's, and the error of one that is unusable.
+"""Names of documents of the FlashInfer Trace schema, apart from those of kernels, and the error of an unusable one.
 
 What reads documents imports pydantic; most kernels are no documents, and their processes import this file alone.
 """
