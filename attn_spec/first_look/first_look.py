@@ -40,7 +40,10 @@ def first_look(subjects: Sequence[Subject]) -> None:
 
 
 def explain_failure(subjects: Sequence[Subject], failures: Mapping[str, str]) -> None:
-    """Explain why no plain call returns. Raises :class:`MisfitError` if the reason is known."""
+    """Explain why no plain call returns. Raises :class:`MisfitError` if the reason is known.
+
+    A kernel that hangs in another call too is tried no further, since each call would take its limit again.
+    """
     failed_calls.explain(subjects[0].kernel, failures.values())
     failed_calls.explain_class(subjects[0].kernel)
     for subject in subjects:
@@ -48,6 +51,8 @@ def explain_failure(subjects: Sequence[Subject], failures: Mapping[str, str]) ->
             seen = look(replace(subject, kernel=kernel))
             if seen is not None and seen.is_right:
                 raise MisfitError(subject.kernel, cause, remedy)
+            if seen is not None and seen.error is not None and seen.seconds >= subject.call_limit:
+                return
     if subjects[0].presentation.is_view:
         failed_calls.explain_places(subjects[0].kernel)
 

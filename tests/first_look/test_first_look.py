@@ -1,5 +1,7 @@
 """A first look reports each known misfit once, with a remedy that mends it, and leaves all else to the properties."""
 
+import time
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from attn_spec.first_look.first_look import explain_failure, first_look
 from attn_spec.first_look.misfit import MisfitError
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.subject import Subject
 from attn_spec.search.preflight import PlainCallError, preflight
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
@@ -203,6 +206,15 @@ def test_calls_that_fail_for_no_known_reason_are_left_to_the_text_of_the_failure
         preflight(from_callable(lambda q, k, v: 1 / 0, framework="torch"))
 
     explain_failure(no.value.subjects, no.value.failures)
+
+
+def test_a_kernel_that_hangs_in_another_call_too_is_tried_no_further():
+    calls = []
+    hanging = from_callable(lambda q, k, v: (calls.append(q.shape), time.sleep(60)), framework="torch")
+
+    explain_failure([Subject(hanging, "float32", call_limit=0.05)], {"float32": "it did not return"})
+
+    assert len(calls) == 1
 
 
 def test_a_log_sum_exp_of_another_shape_is_left_to_the_properties():
