@@ -206,16 +206,25 @@ BAD = (
 #: call, the first look, the process of a kernel. Others of BAD take the same way from there to the user.
 SHOWN_IN_PROCESS = (
     *("import_error", "not_callable", "unknown_option", "unknown_contract", "redeclared", "no_gpu_here"),
-    *("exits_when_imported", "wrong_dtype", "wrong_type", "mutates", "no_lse", "raises", "leaves"),
+    *("exits_when_imported", "wrong_dtype", "wrong_type", "wrong_shape", "mutates", "no_lse", "raises", "leaves"),
 )
+#: Bad kernels that tests of the command and of the plugin show: no such name or dtype, and a misfit.
+SHOWN_BY_COMMANDS = ("absent_name", "unknown_dtype", "a_misfit")
+#: Bad kernels whose cases are replayed here, which shows their message too.
+REPLAYED = ("crashes", "hangs")
+ELSEWHERE = {*SHOWN_IN_PROCESS, *SHOWN_BY_COMMANDS, *REPLAYED}
 
 
 @pytest.mark.parametrize(
     "bad",
-    [pytest.param(bad, marks=pytest.mark.exhaustive if bad.name in SHOWN_IN_PROCESS else ()) for bad in BAD],
+    [pytest.param(bad, marks=pytest.mark.exhaustive if bad.name in ELSEWHERE else ()) for bad in BAD],
     ids=lambda bad: bad.name,
 )
 def test_the_user_is_told_what_is_wrong(bad, attn_spec, folder):
+    assert_told(bad, attn_spec, folder)
+
+
+def assert_told(bad, attn_spec, folder):
     folder.joinpath("bad.py").write_text(SOUND + bad.source)
     done = attn_spec("certify", "bad.py:attention", "--property", "accuracy.output", *bad.arguments)
 
@@ -227,12 +236,11 @@ def test_the_user_is_told_what_is_wrong(bad, attn_spec, folder):
     assert not list(folder.glob(".attn-spec/in-flight/*"))
 
 
-@pytest.mark.parametrize("name", ["crashes", "hangs", pytest.param("wrong_shape", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("name", [*REPLAYED, pytest.param("wrong_shape", marks=pytest.mark.exhaustive)])
 def test_what_was_refuted_can_be_replayed(name, attn_spec, folder):
     (bad,) = (row for row in BAD if row.name == name)
-    folder.joinpath("bad.py").write_text(SOUND + bad.source)
     folder.joinpath("good.py").write_text(SOUND + "attention = declare(sound)")
-    attn_spec("certify", "bad.py:attention", "--property", "accuracy.output", *bad.arguments)
+    assert_told(bad, attn_spec, folder)
 
     (case,) = folder.glob(".attn-spec/cases/*.json")
     again = attn_spec("replay", *(("--call-limit", "0.2") if name == "hangs" else ()))
