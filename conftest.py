@@ -9,7 +9,8 @@ none meets one nevertheless.
 
 What needs a GPU bears the mark ``gpu``; ``make gpu`` runs it.
 
-Own tests draw from fixed seeds on every machine; --hypothesis-seed draws from another, as ``make exhaustive`` does.
+Own tests draw from fixed seeds on every machine; --hypothesis-seed draws from another, as ``make exhaustive`` does, and
+as many as Hypothesis draws unless told.
 """
 
 import atexit
@@ -26,6 +27,8 @@ from attn_spec.kernels.frameworks.framework import framework
 
 #: Kernels that share the properties among themselves, whatever their framework.
 FAST, SLOW = "fast", "slow"
+#: Number of examples from a fixed seed, of a test that does not say how many it needs.
+FIXED = 40
 #: One property in so many is examined for a slow kernel.
 SLOW_MEET = 3
 
@@ -38,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.option.markexpr and not config.getoption("attn_kernel"):
         config.option.markexpr = "not exhaustive"
     if config.getoption("--hypothesis-seed") is None:
-        hypothesis.settings.register_profile("fixed", derandomize=True, database=None)
+        hypothesis.settings.register_profile("fixed", derandomize=True, database=None, max_examples=FIXED)
         hypothesis.settings.load_profile("fixed")
 
 
