@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from attn_spec.contract.quantisers import Quantiser
 from attn_spec.judgement.quantisation import quantisation_error
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
@@ -90,25 +91,31 @@ def test_a_vector_added_to_all_keys_moves_the_log_sum_exp(subject: Subject, prob
 
 
 def at_ties(subject: Subject, problem: Problem) -> dict[str, np.ndarray]:
-    """Return q, k and v whose quotients by scales of amax / 127 are halves, for tensors with codes in int8.
+    """Return q, k and v whose quotients by scales are halves, for tensors with codes that are integers.
 
-    Each token has the number 127 once, so that its scale is a power of 2. Half of 254 numbers has 8 bits, which each
+    Each token has the largest code once, so that its scale is a power of 2. Half of 254 numbers has 8 bits, which each
     dtype of inputs holds.
     """
     rng, found = randomness(problem), {}
     for quantiser in subject.contract.quantisers:
         x = getattr(problem, quantiser.of)
-        if quantiser.format == "int8" and quantiser.most == 127 and not quantiser.subtracts:
-            halves = rng.integers(-126, 126, x.shape) + 0.5
-            halves[..., :1] = 127.0
+        if may_tie(quantiser):
+            largest = int(quantiser.most)
+            halves = rng.integers(1 - largest, largest - 1, x.shape) + 0.5
+            halves[..., :1] = largest
             found[quantiser.of] = halves * 2.0**-7
     return found
 
 
+def may_tie(quantiser: Quantiser) -> bool:
+    """Return whether halves of integers are quotients of a quantiser: it scales by the largest integer as it is."""
+    return quantiser.has_integers and quantiser.most == quantiser.largest_code and not quantiser.subtracts
+
+
 def without_ties(subject: Subject) -> str:
     """Return why no quotient of the kernel's quantisers can be a tie on purpose; empty if one can."""
-    able = any(one.format == "int8" and one.most == 127 and not one.subtracts for one in subject.contract.quantisers)
-    return "" if able else "none of its quantisers makes codes up to 127 of numbers as they are"
+    able = any(map(may_tie, subject.contract.quantisers))
+    return "" if able else "none of its quantisers makes integers, up to the largest, of numbers as they are"
 
 
 @attention_property(

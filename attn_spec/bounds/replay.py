@@ -27,7 +27,7 @@ from attn_spec.contract.quantisers import Quantiser
 from attn_spec.contract.roundoff import gamma
 from attn_spec.contract.terms import guard, term
 from attn_spec.numbers import bits
-from attn_spec.numbers.formats import FORMATS
+from attn_spec.numbers.formats import FORMATS, narrowest
 from attn_spec.problem.dtypes import simplified
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
@@ -150,12 +150,12 @@ def _of_heads(quantiser: Quantiser, found: Codes) -> tuple[np.ndarray, np.ndarra
 
 
 def _dtypes(problem: Problem, quantisers: tuple[Quantiser, ...]) -> Any:
-    """Return the dtypes in which products find codes: their own if q and k have one, else those of the problem.
+    """Return the dtypes in which products find codes: those that hold them if q and k have one, else the problem's.
 
     Integers up to 127 are numbers of each dtype of a problem.
     """
     own = {name: problem.dtype_of(name) for name in "qkv"}
-    formats = {one.of: one.format for one in quantisers if one.format != "int8"}
+    formats = {one.of: narrowest(one.format).name for one in quantisers if not one.has_integers}
     if {"q", "k"} <= set(formats):
         own |= {name: formats[name] for name in "qk"}
     if "v" in formats:
@@ -313,20 +313,9 @@ def _scale(quantiser: Quantiser, most: np.ndarray, sign: int) -> np.ndarray:
 def _rounded(quantiser: Quantiser, t: np.ndarray, sign: int) -> np.ndarray:
     """Return the codes of quotients; of a rounding that leaves ties open, the least (sign -1) or the most (1)."""
     top = quantiser.largest_code
-    if quantiser.format != "int8":
-        return _rounded_to_format(quantiser, np.clip(t, -top, top), sign)
-    if quantiser.rounding == "toward_zero":
-        codes = np.trunc(t)
-    elif quantiser.rounding == "add_half":
-        codes = np.trunc(bits.nearest(t + np.copysign(0.5, t), quantiser.arithmetic))
-    elif quantiser.rounding == "nearest" and sign:
-        codes = np.ceil(t - 0.5) if sign < 0 else np.floor(t + 0.5)
-    else:
-        codes = np.rint(t)
-    return np.clip(codes, -top, top)
-
-
-def _rounded_to_format(quantiser: Quantiser, t: np.ndarray, sign: int) -> np.ndarray:
+    if quantiser.rounding == "add_half":
+        return np.clip(np.trunc(bits.nearest(t + np.copysign(0.5, t), quantiser.arithmetic)), -top, top)
+    t = np.clip(t, -top, top)
     grid = bits.spacing(t, quantiser.format)
     if quantiser.rounding == "toward_zero":
         return np.trunc(t / grid) * grid

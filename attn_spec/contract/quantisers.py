@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from attn_spec.numbers.formats import FLOATS_OF_8_BITS, FORMATS
+from attn_spec.numbers.formats import CODES, EVERY, FLOATS_OF_8_BITS
 
 
 class QuantiserError(ValueError):
@@ -27,7 +27,8 @@ class Quantiser:
 
     #: Tensor that is quantised: "q", "k" or "v".
     of: str
-    #: Format of the codes: "int8", of which -128 is never used, or an 8-bit floating-point format.
+    #: Format of the codes: "int8" or "int4", of which the least integer is never used, or a floating-point format of 4,
+    #: 6 or 8 bits.
     format: str = "int8"
     #: Tokens of one head that share a scale: a number of tokens in a row, 1 for each its own; "head", all tokens of a
     #: head; or "tensor", all of all heads and batch entries.
@@ -86,7 +87,7 @@ class Quantiser:
                 f"quantiser field largest must be at most {self.largest_code:g}, the largest code of {self.format}, "
                 f"not {self.largest!r}; a kernel that goes beyond saturates, and no quantiser says so"
             )
-        if self.rounding == "add_half" and self.format != "int8":
+        if self.rounding == "add_half" and not self.has_integers:
             raise QuantiserError(f'quantiser field rounding="add_half" makes integers, and none of {self.format}')
         if self.subtracts and self.of != "k":
             raise QuantiserError(f'quantiser field subtracts="mean_of_keys" is one of k, not of {self.of}')
@@ -105,7 +106,12 @@ class Quantiser:
     @property
     def largest_code(self) -> float:
         """Return the largest code of the format."""
-        return FORMATS[self.format].largest
+        return EVERY[self.format].largest
+
+    @property
+    def has_integers(self) -> bool:
+        """Return whether codes are integers."""
+        return EVERY[self.format].is_integer
 
     @property
     def most(self) -> float:
@@ -126,7 +132,7 @@ def _is_count(value: Any) -> bool:
 #: Values that a field may have, by its name; fields of numbers are left out.
 CHOICES: dict[str, tuple[Any, ...]] = {
     "of": ("q", "k", "v"),
-    "format": ("int8", *FLOATS_OF_8_BITS),
+    "format": ("int8", *CODES, *FLOATS_OF_8_BITS),
     "over": ("sequence", "buffer"),
     "scale_dtype": ("float32", "float16", "bfloat16"),
     "arithmetic": ("float32", "float64"),

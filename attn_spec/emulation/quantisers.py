@@ -121,7 +121,7 @@ class Quantising:
     def rounded_to_codes(self, quantiser: Quantiser, t: np.ndarray) -> np.ndarray:
         """Return quotients as codes, which saturate."""
         t = np.clip(t, -quantiser.largest_code, quantiser.largest_code)
-        if quantiser.format != "int8":
+        if not quantiser.has_integers:
             if quantiser.rounding == "toward_zero":
                 grid = bits.spacing(t, quantiser.format)
                 return np.trunc(t / grid) * grid

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.numbers.formats import FORMATS
+from attn_spec.numbers.formats import EVERY
 
 #: Mask of a float64's exponent bits.
 _EXPONENT = np.int64(0x7FF << 52)
@@ -35,22 +35,25 @@ Values = np.ndarray[Any, np.dtype[np.float64]]
 def nearest(x: np.ndarray, dtype: str) -> Values:
     """Round float64 values to ``dtype``: to nearest, ties to even, gradual underflow, overflow as the format has it.
 
-    A number above the largest, or an infinity, becomes an infinity, or NaN in a format without infinities. Of integers
-    it becomes the largest or least, and NaN stays NaN, which none of them is.
+    A number above the largest, or an infinity, becomes what the format has: an infinity, NaN, or its largest number. NaN
+    stays NaN, also where the format has none.
     """
     x = np.asarray(x, dtype=np.float64)
     if dtype == "float64":
         return x
     grid = spacing(x, dtype)
     with np.errstate(invalid="ignore", over="ignore"):
-        return as_stored(np.rint(x / grid) * grid, dtype)
+        y = as_stored(np.rint(x / grid) * grid, dtype)
+    form = EVERY[dtype]
+    return y if form.signed else np.where(x > 0, np.maximum(y, form.smallest_subnormal), np.nan)
 
 
 def as_stored(y: np.ndarray, dtype: str) -> Values:
     """Return what ``dtype`` holds for numbers of its grid, of any size: see ``Format.above`` and ``negative_zero``."""
-    form = FORMATS[dtype]
-    if form.is_integer:
-        return np.clip(y, form.least, form.largest) + 0.0
+    form = EVERY[dtype]
+    if form.above == "largest":
+        stored = np.clip(y, -form.largest if form.least is None else form.least, form.largest)
+        return stored if form.negative_zero else stored + 0.0
     beyond = np.copysign(np.inf, y) if form.above == "infinity" else np.nan
     stored = np.where(np.abs(y) > form.largest, beyond, y)
     return stored if form.negative_zero else stored + 0.0  # -0.0 + 0.0 is 0.0
@@ -61,7 +64,7 @@ def spacing(x: np.ndarray, dtype: str) -> Values:
 
     Where ``x`` is not finite, the distance is the smallest of the format.
     """
-    form = FORMATS[dtype]
+    form = EVERY[dtype]
     if form.is_integer:
         return np.ones(np.shape(x))
     # A float64 without its sign and fraction is its power of 2. This function is the innermost loop of emulated

@@ -20,19 +20,19 @@ class Format:
     #: Largest finite number.
     largest: float
     #: Result of rounding a number that lies above the largest and above its tie with the next step of the grid:
-    #: "infinity"; "nan" in a format without infinities; or "largest" in one without NaN, of integers.
+    #: "infinity"; or in a format without infinities "nan", or its "largest" number.
     above: str = "infinity"
     #: Least number; None is minus the largest.
     least: float | None = None
     #: True if the format tells -0.0 from 0.0.
     negative_zero: bool = True
+    #: True if the format has 0 and negative numbers. One without has NaN for these, and its smallest number for all
+    #: positive numbers below it.
+    signed: bool = True
+    #: True if the numbers are integers, among which are no NaN and no infinity.
+    is_integer: bool = False
     #: Standard or document that defines the format.
     source: str
-
-    @property
-    def is_integer(self) -> bool:
-        """True if the numbers are integers, among which are no NaN and no infinity."""
-        return self.above == "largest"
 
     @property
     def unit_roundoff(self) -> float:
@@ -63,8 +63,8 @@ class Format:
 #: Facts of formats whose code of -0.0 is their only NaN.
 _FNUZ: dict[str, Any] = {"above": "nan", "negative_zero": False}
 
-#: Facts of integers in two's complement of 8 bits. Quantisers that are symmetric leave -128 out.
-_INTEGERS: dict[str, Any] = {"above": "largest", "least": -128.0, "negative_zero": False}
+#: Facts of integers in two's complement. Quantisers that are symmetric leave the least out.
+_INTEGERS: dict[str, Any] = {"above": "largest", "negative_zero": False, "is_integer": True}
 
 _ROWS = (
     Format(name="float64", precision=53, emin=-1022, largest=(2 - 2.0**-52) * 2.0**1023, source="IEEE 754-2019"),
@@ -76,12 +76,35 @@ _ROWS = (
     Format(name="float8_e5m2", precision=3, emin=-14, largest=57344.0, source="OCP OFP8 1.0"),
     Format(name="float8_e4m3fnuz", precision=4, emin=-7, largest=240.0, source="arXiv 2206.02915", **_FNUZ),
     Format(name="float8_e5m2fnuz", precision=3, emin=-15, largest=57344.0, source="arXiv 2206.02915", **_FNUZ),
-    Format(name="int8", precision=7, emin=0, largest=127.0, source="ISO/IEC 9899, 7.20.1.1, int8_t", **_INTEGERS),
+    Format(
+        name="int8", precision=7, emin=0, largest=127.0, least=-128.0, source="ISO/IEC 9899, int8_t", **_INTEGERS
+    ),
 )
 
-#: Formats by name.
+#: Formats of tensors and of stages of a contract, by name.
 FORMATS: dict[str, Format] = {row.name: row for row in _ROWS}
 
+#: Facts of formats without infinities or NaN.
+_FINITE: dict[str, Any] = {"above": "largest", "source": "OCP MX 1.0"}
+
+_CODES = (
+    Format(name="int4", precision=3, emin=0, largest=7.0, source="two's complement", **_INTEGERS),
+    Format(name="float6_e3m2fn", precision=3, emin=-2, largest=28.0, **_FINITE),
+    Format(name="float6_e2m3fn", precision=4, emin=0, largest=7.5, **_FINITE),
+    Format(name="float4_e2m1fn", precision=2, emin=0, largest=6.0, **_FINITE),
+)
+_POWERS: dict[str, Any] = {"above": "nan", "negative_zero": False, "signed": False, "source": "OCP MX 1.0"}
+
+#: Formats that only codes of a quantiser have, by name; no tensor and no stage of a contract has them.
+CODES: dict[str, Format] = {row.name: row for row in _CODES}
+
+#: Formats that only scales of a quantiser have, by name: powers of 2.
+SCALES: dict[str, Format] = {
+    row.name: row for row in (Format(name="float8_e8m0fnu", precision=1, emin=-127, largest=2.0**127, **_POWERS),)
+}
+
+#: Every format, by name.
+EVERY: dict[str, Format] = FORMATS | CODES | SCALES
 
 #: Floating-point formats, which results of a kernel's operations may have.
 FLOATS = tuple(name for name, row in FORMATS.items() if not row.is_integer)
@@ -90,7 +113,7 @@ FLOATS = tuple(name for name, row in FORMATS.items() if not row.is_integer)
 @functools.cache
 def narrowest(*names: str) -> Format:
     """Return the float of fewest bits, then of least range, that includes all of these formats, given by name."""
-    given = [FORMATS[name] for name in names]
+    given = [EVERY[name] for name in names]
     able = [FORMATS[name] for name in FLOATS if all(map(FORMATS[name].includes, given))]
     return min(able, key=lambda form: (form.precision, -form.emin))
 

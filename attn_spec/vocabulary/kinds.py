@@ -263,10 +263,12 @@ def _profiles() -> list[Word]:
 
 def _formats() -> list[Word]:
     words = []
-    for name, row in formats.FORMATS.items():
+    for name, row in formats.EVERY.items():
         says = f"{row.precision} significant bits, from 2^{row.emin} to {row.largest:.6g}"
         stored = "dtype of tensors" if name in formats.DTYPES else "stage of a contract only"
         stored = "dtype of q, k and v" if name in formats.EIGHT_BITS else stored
+        stored = "codes of a quantiser only" if name in formats.CODES else stored
+        stored = "scales of a quantiser only" if name in formats.SCALES else stored
         facts = _facts(used_as=stored, above_the_largest=row.above, negative_zero=row.negative_zero, source=row.source)
         words.append(Word(kind="format", name=name, says=says, facts=facts))
     return words

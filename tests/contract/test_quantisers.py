@@ -20,7 +20,10 @@ SMOOTH = replace(KEYS, subtracts="mean_of_keys")
     ("fields", "text"),
     [
         ({"of": "o"}, "quantiser field of must be one of ('q', 'k', 'v'), not 'o'"),
-        ({"format": "int4"}, "quantiser field format must be one of ('int8', "),
+        ({"format": "int2"}, "quantiser field format must be one of ('int8', 'int4', "),
+        ({"format": "float8_e8m0fnu"}, "format must be one of ('int8', "),
+        ({"rounding": "add_half", "format": "float4_e2m1fn"}, "makes integers, and none of float4_e2m1fn"),
+        ({"largest": 8, "format": "int4"}, "largest must be at most 7, the largest code of int4, not 8"),
         ({"block": 0}, 'block must be a number of tokens, 1 or more, "head" or "tensor", not 0'),
         ({"block": True}, "block must be a number of tokens"),
         ({"lanes": 1.5}, "lanes must be an integer, 1 or more, not 1.5"),
