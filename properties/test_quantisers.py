@@ -52,6 +52,15 @@ def past_blocks(subject: Subject, regimes: tuple[str, ...] = TELLING, **fixed: A
     return st.one_of(any_length, long)
 
 
+def raise_part(rng: np.random.Generator, x: np.ndarray, dtype: str) -> None:
+    """Make one token of x [B, H, S, D] 32 times as large, unless it would be too large, or there is none."""
+    if x.size:
+        at = (int(rng.integers(x.shape[0])), int(rng.integers(x.shape[1])), int(rng.integers(x.shape[2])))
+        raised = 32 * x[at]
+        if np.abs(raised).max() <= min(FORMATS[dtype].largest, 2.0**14):
+            x[at] = raised
+
+
 @attention_property(
     source=f"{SAGE}; thu-ml/SageAttention#232",
     hunts="the scale of a neighbouring block, of another head, or of the whole tensor; a scale rounded once more",
@@ -64,12 +73,71 @@ def test_each_block_has_the_scale_of_its_own_largest_number(subject: Subject, pr
     rng, changes = randomness(problem), {}
     for quantiser in subject.contract.quantisers:
         x, name = getattr(problem, quantiser.of).copy(), quantiser.of
-        if x.size:
-            at = (int(rng.integers(x.shape[0])), int(rng.integers(x.shape[1])), int(rng.integers(x.shape[2])))
-            raised = 32 * x[at]
-            held = np.abs(raised).max() <= min(FORMATS[problem.dtype_of(name)].largest, 2.0**14)
-            x[at] = bits.nearest(raised if held else x[at], problem.dtype_of(name))
+        raise_part(rng, x, problem.dtype_of(name))
         changes[name] = x
+    assert_within_bound(subject, problem, subject(problem))
+    changed = problem.replace(**changes)
+    assert_within_bound(subject, changed, subject(changed))
+
+
+def without_columns(subject: Subject) -> str:
+    """Return why the property of blocks of columns does not apply; empty if a quantiser has these."""
+    found = any(one.columns is not None for one in subject.contract.quantisers)
+    return "" if found else "none of its quantisers has blocks of columns"
+
+
+def several_blocks_of_columns(subject: Subject) -> SearchStrategy[Problem]:
+    """Draw problems, half of them with several blocks of columns where the kernel takes any head dimension."""
+    usual = past_blocks(subject)
+    width = max(one.columns or 0 for one in subject.contract.quantisers)
+    if subject.kernel.limits.head_dims is not None or width > 64:
+        return usual
+    wide = problems(subject, without=("empty",), regimes=TELLING, head_dim=st.sampled_from((2 * width, 3 * width)))
+    return st.one_of(wide, usual)
+
+
+@attention_property(
+    source="OCP Microscaling Formats 1.0, section 6; SageAttention3, arXiv 2505.11594, section 3",
+    hunts="a scale of neighbouring columns, or one that is rounded otherwise; a scale of all blocks used twice or never",
+    not_applicable=without_columns,
+    problems=several_blocks_of_columns,
+    each_call=True,
+)
+def test_each_block_of_columns_has_a_scale_of_its_own(subject: Subject, problem: Problem) -> None:
+    """The answer is that of the scale of each block of columns, also where one block of one token is 32 times as large.
+
+    A second level has that block in it as well.
+    """
+    rng, changes = randomness(problem), {}
+    for quantiser in subject.contract.quantisers:
+        if quantiser.columns is not None:
+            x = getattr(problem, quantiser.of).copy()
+            start = quantiser.columns * int(rng.integers(-(-x.shape[-1] // quantiser.columns)))
+            raise_part(rng, x[..., start : start + quantiser.columns], problem.dtype_of(quantiser.of))
+            changes[quantiser.of] = x
+    assert_within_bound(subject, problem, subject(problem))
+    changed = problem.replace(**changes)
+    assert_within_bound(subject, changed, subject(changed))
+
+
+@attention_property(
+    source="FlashAttention-3, arXiv 2407.08608, section 3.3: q.k is that of vectors that one matrix has rotated",
+    hunts="queries or keys that are not rotated, other signs, another order of the rows of the matrix",
+    not_applicable=lambda subject: (
+        "" if any(one.rotates for one in subject.contract.quantisers) else "none of its quantisers rotates"
+    ),
+    problems=past_blocks,
+    each_call=True,
+)
+def test_an_outlier_in_one_column_is_rotated_as_declared(subject: Subject, problem: Problem) -> None:
+    """The answer is that of rotated codes, also where one column of q and of k is 16 times as large."""
+    rng, changes = randomness(problem), {}
+    column = int(rng.integers(problem.head_dim))
+    for name in "qk":
+        x = getattr(problem, name).copy()
+        x[..., column] *= 16.0
+        if np.abs(x).max(initial=0.0) <= min(FORMATS[problem.dtype_of(name)].largest, 2.0**14):
+            changes[name] = x
     assert_within_bound(subject, problem, subject(problem))
     changed = problem.replace(**changes)
     assert_within_bound(subject, changed, subject(changed))
@@ -109,7 +177,8 @@ def at_ties(subject: Subject, problem: Problem) -> dict[str, np.ndarray]:
 
 def may_tie(quantiser: Quantiser) -> bool:
     """Return whether halves of integers are quotients of a quantiser: it scales by the largest integer as it is."""
-    return quantiser.has_integers and quantiser.most == quantiser.largest_code and not quantiser.subtracts
+    plain = not quantiser.subtracts and not quantiser.rotates and quantiser.columns is None
+    return plain and quantiser.has_integers and quantiser.most == quantiser.largest_code
 
 
 def without_ties(subject: Subject) -> str:

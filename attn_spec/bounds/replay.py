@@ -22,6 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.bounds.block_scales import codes_times_scales, holding
+from attn_spec.bounds.codes import FLOAT64, quantised
+from attn_spec.bounds.hadamard import rotated
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.quantisers import Quantiser
 from attn_spec.contract.roundoff import gamma
@@ -32,8 +35,6 @@ from attn_spec.problem.dtypes import simplified
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
-#: Relative error of a few operations in float64, with which intervals are evaluated here.
-_FLOAT64 = 2.0**-50
 #: Options of scales by the tensor that they are factors of.
 DESCALE_OF = {"q": "q_descale", "k": "k_descale", "v": "v_descale"}
 
@@ -86,20 +87,6 @@ class Replayed(Problem):
         return super()._taken(axis, index, places, **changes)
 
 
-@dataclass(frozen=True)
-class Codes:
-    """Codes of a tensor [B, H, S, D], what is open of them, scales [B, H, S, 1] and their relative errors.
-
-    ``inside`` says which tokens have a scale, [B, H, S, 1]; others have 1.
-    """
-
-    codes: np.ndarray
-    radius: np.ndarray
-    scales: np.ndarray
-    scale_error: np.ndarray
-    inside: np.ndarray
-
-
 def replay_of(problem: Problem, contract: ResolvedContract) -> Replayed | None:
     """Return the problem if the quantisers of a contract have left it; else None."""
     return problem if isinstance(problem, Replayed) and contract.quantisers else None
@@ -117,23 +104,30 @@ def replayed(problem: Problem, contract: ResolvedContract) -> Problem:
     made |= {name: problem.per_query_head(getattr(problem, name)) for name in "kv"}
     made |= {"made_of": contract.quantisers, "recipe": None}
     scaled = {DESCALE_OF[one.of] for one in contract.quantisers}
+    held: dict[str, str] = {}
     for quantiser in contract.quantisers:
         name, x = quantiser.of, getattr(problem, quantiser.of)
         low = high = x
         if quantiser.subtracts:
             low, high, mean, error = without_mean(problem, quantiser, x)
             made |= _shift(problem, contract, quantiser, mean, error)
-        found = quantised(quantiser, low, high, counted(problem, quantiser), starts(problem, quantiser))
+        if quantiser.rotates:
+            low, high = rotated(quantiser, low, high, problem.dtype_of(name))
+        steps = quantised if quantiser.columns is None else codes_times_scales
+        found = steps(quantiser, low, high, counted(problem, quantiser), starts(problem, quantiser))
         repeated: Callable[[np.ndarray], np.ndarray] = (lambda y: y) if name == "q" else problem.per_query_head
         made[name], radius = repeated(found.codes), repeated(found.radius)
         made[f"{name}_radius"] = radius if radius.any() else None
-        made[DESCALE_OF[name]], error = (repeated(x) for x in _of_heads(quantiser, found))
-        made[f"{name}_scale_error"] = error if error.any() else None
+        if quantiser.columns is not None:
+            held[name] = holding(quantiser, problem.dtype_of(name), found.of_blocks)
+        if quantiser.has_descale:
+            made[DESCALE_OF[name]], error = (repeated(x) for x in _of_heads(quantiser, found))
+            made[f"{name}_scale_error"] = error if error.any() else None
     for name, row in OPTIONS.items():  # each query head has a kv head of its own
         own = getattr(problem, name)
         if row.tensor and name not in scaled and own is not None and row.axes[1] == "G" and own.shape[1] != 1:
             made[name] = problem.per_query_head(own)
-    made["dtypes"] = _dtypes(problem, contract.quantisers)
+    made["dtypes"] = _dtypes(problem, contract.quantisers, held)
     return Replayed(**made)
 
 
@@ -142,25 +136,28 @@ def _of_heads(quantiser: Quantiser, found: Codes) -> tuple[np.ndarray, np.ndarra
 
     A kernel may then multiply its finished output by a scale of values. Tokens that do not count have other numbers.
     """
-    if isinstance(quantiser.block, int):
+    if isinstance(quantiser.block, int) and quantiser.columns is None:
         return found.scales, found.scale_error
     scale = np.where(found.inside, found.scales, 0.0).max(axis=2, keepdims=True, initial=0.0)
     error = np.where(found.inside, found.scale_error, 0.0).max(axis=2, keepdims=True, initial=0.0)
     return np.where(scale == 0, 1.0, scale), error
 
 
-def _dtypes(problem: Problem, quantisers: tuple[Quantiser, ...]) -> Any:
+def _dtypes(problem: Problem, quantisers: tuple[Quantiser, ...], held: dict[str, str]) -> Any:
     """Return the dtypes in which products find codes: those that hold them if q and k have one, else the problem's.
 
-    Integers up to 127 are numbers of each dtype of a problem.
+    Integers up to 127 are numbers of each dtype of a problem. Codes times scales are ``held`` in a format.
     """
     own = {name: problem.dtype_of(name) for name in "qkv"}
-    formats = {one.of: narrowest(one.format).name for one in quantisers if not one.has_integers}
+    formats = {one.of: narrowest(one.format).name for one in quantisers if not one.has_integers and one.columns is None}
+    formats |= held
     if {"q", "k"} <= set(formats):
         own |= {name: formats[name] for name in "qk"}
     if "v" in formats:
         own["v"] = formats["v"]
-    scales = {DESCALE_OF[one.of]: one.scale_dtype for one in quantisers}
+    own |= held
+    scales = {DESCALE_OF[one.of]: narrowest(one.scale_dtype).name for one in quantisers if one.columns is None}
+    scales |= {DESCALE_OF[one.of]: "float32" for one in quantisers if one.second_level}
     options = {} if isinstance(problem.dtypes, str) else {n: d for n, d in problem.dtypes if set(n) - set("qkv")}
     return simplified(own | options | scales)
 
@@ -191,7 +188,7 @@ def without_mean(
     sums, sizes = (np.where(there, y, 0.0).sum(axis=2, keepdims=True) for y in (x, np.abs(x)))
     least = np.maximum(n, 1)
     u, eta = FORMATS[quantiser.arithmetic].unit_roundoff, FORMATS[quantiser.arithmetic].smallest_normal
-    relative = gamma((u, n + 2), (_FLOAT64, n + 2))
+    relative = gamma((u, n + 2), (FLOAT64, n + 2))
     off = term("sums of the mean of keys", relative * sizes / least + eta)
     mean_low, mean_high = (bits.nearest(sums / least + sign * off, form) for sign in (-1, 1))
     mean = bits.nearest(sums / least, form)
@@ -213,7 +210,7 @@ def _shift(
     shift, size = sigma * (problem.q @ of_heads), abs(sigma) * (np.abs(problem.q) @ np.abs(of_heads))
     form = problem.dtype_of("k") if quantiser.mean_dtype == "input" else quantiser.mean_dtype
     stored, work = FORMATS[form], contract.stages.score_accumulation
-    rounded = gamma((work.u, D + 5), (stored.unit_roundoff, 2), (_FLOAT64, D))
+    rounded = gamma((work.u, D + 5), (stored.unit_roundoff, 2), (FLOAT64, D))
     error = (
         term("the mean of keys in the log-sum-exp", abs(sigma) * (np.abs(problem.q) @ errors))
         + term("roundings of a query's product with the mean", rounded * size)
@@ -223,102 +220,3 @@ def _shift(
     fits = np.maximum(size, size / (abs(sigma) or 1.0)) + error <= largest
     error = np.where(guard("products with the mean of keys that overflow", fits, True), error, np.inf)
     return {"lse_shift": shift[..., 0], "lse_shift_error": error[..., 0]}
-
-
-@np.errstate(all="ignore")
-def quantised(quantiser: Quantiser, low: np.ndarray, high: np.ndarray, there: np.ndarray, first: np.ndarray) -> Codes:
-    """Return the codes of numbers that lie between ``low`` and ``high``, [B, H, S, D].
-
-    ``there`` says which tokens count, [B, 1, S, 1], and ``first`` where blocks start, [B]. A block of numbers that are
-    not finite, or whose scale is no normal number, has codes of which nothing is known.
-    """
-    u = FORMATS[quantiser.arithmetic].unit_roundoff
-    loaded = bits.nearest(low, quantiser.arithmetic)
-    low, high = (loaded, loaded) if low is high else (loaded, bits.nearest(high, quantiser.arithmetic))
-    most_low, most_high = (largest_of_blocks(quantiser, y, there, first) for y in _sizes(low, high))
-    s_low, s_high = (_scale(quantiser, a, sign) for a, sign in ((most_low, -1), (most_high, 1)))
-    exact = low is high and not quantiser.division_error
-    s = _scale(quantiser, most_high, 0)
-    off = term("the quotient of a number and its scale", quantiser.division_error * u + (0.0 if exact else _FLOAT64))
-    below, above = low / np.where(low < 0, s_low, s_high), high / np.where(high < 0, s_high, s_low)
-    arithmetic = quantiser.arithmetic
-    t_low, t_high = (bits.nearest(t + sign * off * np.abs(t), arithmetic) for t, sign in ((below, -1), (above, 1)))
-    codes_low, codes_high = _rounded(quantiser, t_low, -1), _rounded(quantiser, t_high, 1)
-    middle = _rounded(quantiser, bits.nearest((low if exact else (low + high) / 2) / s, arithmetic), 0)
-    middle = np.clip(middle, codes_low, codes_high)
-    radius = np.maximum(codes_high - middle, middle - codes_low)
-    empty = (most_high == 0) & (quantiser.scale is None)
-    # Where the least magnitude may be 0, a scale is anything up to the largest, and codes with it.
-    unclear = ~empty & (s_low < s_high / 2)
-    smallest = 2 * FORMATS[quantiser.scale_dtype].smallest_normal
-    unknown = ~(np.isfinite(s_high) & np.isfinite(most_high)) | (~empty & (s_high < smallest))
-    inside = there & ~empty
-    codes = np.where(inside & ~unclear & ~unknown, middle, 0.0)
-    radius = np.where(inside, np.where(unclear, quantiser.largest_code + 1, radius), 0.0)
-    radius = np.where(unknown & there, np.inf, radius)
-    error = np.where(s_high > s_low, np.maximum(s_high - s, s - s_low) / s, 0.0)
-    known = inside & ~unknown
-    return Codes(
-        np.nan_to_num(codes),
-        np.where(np.isnan(radius), np.inf, radius),
-        np.where(known, s, 1.0),
-        np.where(known & ~unclear, error, 0.0),
-        known,
-    )
-
-
-def _sizes(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least and the largest magnitude of numbers between ``low`` and ``high``."""
-    if low is high:
-        return np.abs(low), np.abs(low)
-    return np.maximum(np.maximum(low, -high), 0.0), np.maximum(np.abs(low), np.abs(high))
-
-
-def largest_of_blocks(quantiser: Quantiser, size: np.ndarray, there: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Return the largest magnitude of the block of each token, [B, H, S, 1]; 0 of tokens that do not count."""
-    B, H, S, _ = size.shape
-    of_token = np.where(there, size, 0.0).max(axis=-1, initial=0.0)
-    if quantiser.block == "tensor":
-        return np.full((B, H, S, 1), of_token.max(initial=0.0))
-    if quantiser.block == "head":
-        return np.broadcast_to(of_token.max(axis=-1, keepdims=True, initial=0.0), of_token.shape)[..., None]
-    found = np.zeros(of_token.shape)
-    for b in range(B):
-        numbers = blocks_of_tokens(quantiser, np.arange(S) - first[b])
-        for number in np.unique(numbers):
-            places = numbers == number
-            found[b][:, places] = of_token[b][:, places].max(axis=-1, keepdims=True, initial=0.0)
-    return found[..., None]
-
-
-def blocks_of_tokens(quantiser: Quantiser, tokens: np.ndarray) -> np.ndarray:
-    """Return a number for each token, counted from the first block: those with one number share a scale."""
-    assert isinstance(quantiser.block, int)
-    block, inside = np.divmod(tokens, quantiser.block)
-    return block * quantiser.lanes + inside // quantiser.lane_width % quantiser.lanes
-
-
-def _scale(quantiser: Quantiser, most: np.ndarray, sign: int) -> np.ndarray:
-    """Return the scale of blocks, the least (sign -1), the most (1), or where the largest magnitude has it (0)."""
-    if quantiser.scale is not None:
-        return np.full(most.shape, bits.nearest(np.array(quantiser.scale), quantiser.scale_dtype))
-    arithmetic, u = quantiser.arithmetic, FORMATS[quantiser.arithmetic].unit_roundoff
-    s = most / quantiser.most
-    s = bits.nearest(s * (1 + sign * quantiser.division_error * u), arithmetic)
-    if quantiser.epsilon:
-        s = bits.nearest(s + bits.nearest(np.array(quantiser.epsilon), arithmetic), arithmetic)
-    return bits.nearest(s, quantiser.scale_dtype)
-
-
-def _rounded(quantiser: Quantiser, t: np.ndarray, sign: int) -> np.ndarray:
-    """Return the codes of quotients; of a rounding that leaves ties open, the least (sign -1) or the most (1)."""
-    top = quantiser.largest_code
-    if quantiser.rounding == "add_half":
-        return np.clip(np.trunc(bits.nearest(t + np.copysign(0.5, t), quantiser.arithmetic)), -top, top)
-    t = np.clip(t, -top, top)
-    grid = bits.spacing(t, quantiser.format)
-    if quantiser.rounding == "toward_zero":
-        return np.trunc(t / grid) * grid
-    if quantiser.rounding == "nearest" and sign:
-        return (np.ceil(t / grid - 0.5) if sign < 0 else np.floor(t / grid + 0.5)) * grid
-    return bits.nearest(t, quantiser.format)

@@ -229,6 +229,12 @@ class Contract:
                 "contract field quantisers must be a tuple of quantisers, at most one of each of q, k and v, not "
                 f"{self.quantisers!r}"
             )
+        rotations = {one.of: one.rotation for one in self.quantisers if one.of != "v"}
+        if len({rotations.get(name, (None, ())) for name in "qk"}) > 1:
+            raise ContractError(
+                "contract field quantisers must rotate q and k alike, with the same signs: the scores of vectors that "
+                "are rotated otherwise are others"
+            )
         if self.quantisers and self.reference == "upper_bound":
             raise ContractError(
                 'contract fields quantisers and reference="upper_bound" exclude each other: no theorem bounds a row by '

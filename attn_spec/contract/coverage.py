@@ -245,7 +245,9 @@ def silences(contract: Contract) -> list[Silence]:
 
 
 def _reason(contract: Contract, option: str) -> Silence | None:
-    return next((each for each in SILENCES if each.option == option and each.unknown(contract)), None)
+    """Return a silence about an option; one that stands by itself before one beside other options."""
+    found = [each for each in SILENCES if each.option == option and each.unknown(contract)]
+    return min(found, key=lambda each: bool(each.beside), default=None)
 
 
 def _with_alternatives(contract: Any) -> list[Any]:

@@ -4,8 +4,12 @@ A quantiser cuts a tensor into blocks of tokens. Of each block it takes the larg
 keeps each number over the scale as a *code*, a number of few bits. The kernel then multiplies codes, and its products
 by the scales. Its answer is compared with attention of codes times scales (``bounds.replay``).
 
+Blocks may be cut along columns too. Their scales multiply the codes before products are added, since products with
+several of them are summed. A *second level* is one more scale, of all blocks of a head or tensor: products have it.
+
 Sources: SageAttention, arXiv 2410.02367, sections 4.2 and 4.3; SageAttention2, arXiv 2411.10958, section 3.2 (lanes);
-FlashAttention-3, arXiv 2407.08608, section 3.3.
+FlashAttention-3, arXiv 2407.08608, section 3.3 (rotation); OCP Microscaling Formats 1.0, section 6 (blocks of columns);
+SageAttention3, arXiv 2505.11594, section 3 (two levels).
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from attn_spec.numbers.formats import CODES, EVERY, FLOATS_OF_8_BITS
+from attn_spec.numbers.formats import CODES, EVERY, FLOATS_OF_8_BITS, SCALES
 
 
 class QuantiserError(ValueError):
@@ -37,6 +41,13 @@ class Quantiser:
     #: has 8 lanes of width 1 in blocks of 32 queries, and 4 of width 2 in blocks of 64 keys.
     lanes: int = 1
     lane_width: int = 1
+    #: Neighbouring columns that share a scale; None is all of a token. The mx formats have 32 columns with scales in
+    #: float8_e8m0fnu, nvfp4 has 16 with float8_e4m3fn. Blocks of values are along tokens: block=32, columns=1.
+    columns: int | None = None
+    #: Tokens whose largest magnitude makes a scale of the second level: a "head", or the "tensor"; None is one level.
+    #: That scale is the magnitude over the largest code and the largest scale, in float32. Scales of blocks are those
+    #: of numbers divided by it, in float8_e4m3fn.
+    second_level: str | None = None
     #: Tokens that count for scales and means, and that blocks start from: those of the "sequence", or all of the
     #: "buffer", behind its length too. A token that another option masks counts.
     over: str = "sequence"
@@ -48,6 +59,9 @@ class Quantiser:
     epsilon: float = 0.0
     #: Format in which a scale is kept.
     scale_dtype: str = "float32"
+    #: Rounding of a scale to its format: "nearest_even", "up" or "down". The mx formats have "up"; or "down" with the
+    #: power of 2 below the largest code as ``largest``, so that codes saturate.
+    scale_rounding: str = "nearest_even"
     #: Format of the quantiser's own arithmetic: magnitudes, scales and quotients.
     arithmetic: str = "float32"
     #: Error of a scale and of a quotient beyond their rounding, in unit roundoffs of ``arithmetic``: 0 of a division
@@ -61,6 +75,14 @@ class Quantiser:
     subtracts: str | None = None
     #: Format of the mean, of keys without it, and of its product with a query: one of its name, or "input".
     mean_dtype: str = "float32"
+    #: Orthogonal matrix that multiplies the vectors of q and k first: none, or "hadamard". That is H / sqrt(n), of
+    #: Sylvester's H, for each n neighbouring columns. n is the largest power of 2 that divides the head dimension.
+    rotates: str | None = None
+    #: Signs of columns before that: column d is multiplied by number d of these, 1 or -1, modulo their count. No signs
+    #: are all 1.
+    signs: tuple[int, ...] = ()
+    #: Format of rotated numbers: one of its name, or "input".
+    rotated_dtype: str = "float32"
 
     def __post_init__(self) -> None:
         """Raise :class:`QuantiserError` for a field that has another type, or a word that is not known."""
@@ -71,8 +93,8 @@ class Quantiser:
             raise QuantiserError(
                 f'quantiser field block must be a number of tokens, 1 or more, "head" or "tensor", not {self.block!r}'
             )
-        for name in ("lanes", "lane_width"):
-            if not _is_count(getattr(self, name)):
+        for name in ("lanes", "lane_width", "columns"):
+            if not _is_count(getattr(self, name)) and not (name == "columns" and self.columns is None):
                 raise QuantiserError(
                     f"quantiser field {name} must be an integer, 1 or more, not {getattr(self, name)!r}"
                 )
@@ -91,6 +113,21 @@ class Quantiser:
             raise QuantiserError(f'quantiser field rounding="add_half" makes integers, and none of {self.format}')
         if self.subtracts and self.of != "k":
             raise QuantiserError(f'quantiser field subtracts="mean_of_keys" is one of k, not of {self.of}')
+        if self.rotates and self.of == "v":
+            raise QuantiserError("quantiser field rotates is one of q and k: an output of rotated values is rotated too")
+        if not (isinstance(self.signs, tuple) and all(sign in (1, -1) for sign in self.signs)):
+            raise QuantiserError(f"quantiser field signs must be a tuple of 1 and -1, not {self.signs!r}")
+        if self.signs and not self.rotates:
+            raise QuantiserError('quantiser field signs is one of a rotation; declare rotates="hadamard"')
+        if self.second_level and self.columns is None:
+            raise QuantiserError("quantiser field second_level is one of blocks of columns; declare columns=")
+        if self.second_level and self.scale_dtype != "float8_e4m3fn":
+            raise QuantiserError(
+                "quantiser field second_level brings scales of blocks into the range of float8_e4m3fn; declare "
+                f'scale_dtype="float8_e4m3fn", not {self.scale_dtype!r}'
+            )
+        if self.scale is not None and self.columns is not None:
+            raise QuantiserError("quantiser fields scale and columns exclude each other: a fixed scale has no blocks")
         if self.lanes > 1 and not isinstance(self.block, int):
             raise QuantiserError("quantiser field lanes divides blocks of a number of tokens; declare block=")
 
@@ -109,6 +146,16 @@ class Quantiser:
         return EVERY[self.format].largest
 
     @property
+    def rotation(self) -> tuple[str | None, tuple[int, ...]]:
+        """Return what a score must find of both its vectors alike, so that their product stays."""
+        return self.rotates, self.signs
+
+    @property
+    def has_descale(self) -> bool:
+        """Return whether products have a scale: that of tokens, or of the second level."""
+        return self.columns is None or self.second_level is not None
+
+    @property
     def has_integers(self) -> bool:
         """Return whether codes are integers."""
         return EVERY[self.format].is_integer
@@ -119,10 +166,14 @@ class Quantiser:
         return self.largest_code if self.largest is None else float(self.largest)
 
     def __str__(self) -> str:
-        tokens = f"{self.block} tokens" if isinstance(self.block, int) else f"a {self.block}"
+        counted = "token" if self.block == 1 else "tokens"
+        tokens = f"{self.block} {counted}" if isinstance(self.block, int) else f"a {self.block}"
         lanes = f" in {self.lanes} lanes" if self.lanes > 1 else ""
         smoothed = " without the mean of keys" if self.subtracts else ""
-        return f"{self.of}{smoothed} in {self.format}, a scale for {tokens}{lanes}"
+        rotated = ", rotated," if self.rotates else ""
+        columns = "" if self.columns is None else f" and {self.columns} columns"
+        second = f", and one for a {self.second_level}" if self.second_level else ""
+        return f"{self.of}{smoothed}{rotated} in {self.format}, a scale for {tokens}{lanes}{columns}{second}"
 
 
 def _is_count(value: Any) -> bool:
@@ -134,9 +185,13 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "of": ("q", "k", "v"),
     "format": ("int8", *CODES, *FLOATS_OF_8_BITS),
     "over": ("sequence", "buffer"),
-    "scale_dtype": ("float32", "float16", "bfloat16"),
+    "second_level": (None, "head", "tensor"),
+    "scale_dtype": ("float32", "float16", "bfloat16", "float8_e4m3fn", *SCALES),
+    "scale_rounding": ("nearest_even", "up", "down"),
     "arithmetic": ("float32", "float64"),
     "rounding": ("nearest_even", "nearest", "add_half", "toward_zero"),
     "subtracts": (None, "mean_of_keys"),
     "mean_dtype": ("float32", "float16", "bfloat16", "input"),
+    "rotates": (None, "hadamard"),
+    "rotated_dtype": ("float32", "float16", "bfloat16", "input"),
 }

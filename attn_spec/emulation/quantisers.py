@@ -7,6 +7,8 @@ step. The steps are written apart from the replay that judges them (``bounds.rep
 from __future__ import annotations
 
 import functools
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.quantisers import Quantiser
 from attn_spec.kernels.frameworks.framework import of, values_of
 from attn_spec.numbers import bits
+from attn_spec.numbers.formats import EVERY
+from attn_spec.numbers.formats import SCALES as POWERS
 
 from .arithmetic import Order
 from .forward import TiledAttention
@@ -42,6 +46,13 @@ class Quantising:
                     self.mean_dtype = of(k).dtype_of(k) if quantiser.mean_dtype == "input" else quantiser.mean_dtype
                     self.mean = self.mean_of_keys(quantiser, x, order)
                     x = bits.nearest(x - self.mean, self.mean_dtype)
+                if quantiser.rotates:
+                    x = self.rotated(quantiser, x, of(given[name]).dtype_of(given[name]), order)
+                if quantiser.columns is not None:
+                    given[name], own = self.codes_times_scales(quantiser, x)
+                    if quantiser.second_level:
+                        made[f"{name}_descale"] = self.scales_of_products(quantiser, own)[:, :, :1]
+                    continue
                 scales = self.scales(quantiser, self.largest_of_blocks(quantiser, x))
                 given[name] = self.codes(quantiser, x, scales)
                 own = self.scales_of_products(quantiser, scales)
@@ -78,10 +89,13 @@ class Quantising:
         return bits.nearest((total / np.maximum(number, 1)).astype(np.float64), self.mean_dtype)[:, :, None]
 
     def largest_of_blocks(self, quantiser: Quantiser, x: np.ndarray) -> np.ndarray:
-        """Return the largest magnitude of the block of each token, [B, H, S, 1]."""
-        size = np.where(self.counts(quantiser, x.shape[2]), np.abs(x), 0.0).max(axis=-1, keepdims=True, initial=0.0)
+        """Return the largest magnitude of the block of each token, [B, H, S, 1], or of each number, [B, H, S, D]."""
+        size = np.where(self.counts(quantiser, x.shape[2]), np.abs(x), 0.0)
+        columns = self.block_of_columns(quantiser, x.shape[-1])
+        size = np.stack([size[..., columns == one].max(axis=-1, initial=0.0) for one in columns], axis=-1)
+        size = size[..., :1] if quantiser.columns is None else size
         if quantiser.block == "tensor":
-            return np.full(size.shape, size.max(initial=0.0))
+            return np.broadcast_to(size.max(axis=(0, 1, 2), keepdims=True, initial=0.0), size.shape)
         found = np.zeros(size.shape)
         for b in range(len(x)):
             block = self.block_of_tokens(quantiser, b, x.shape[2])
@@ -100,13 +114,110 @@ class Quantising:
         lane = t % quantiser.block // quantiser.lane_width % quantiser.lanes
         return t // quantiser.block * quantiser.lanes + lane
 
+    def block_of_columns(self, quantiser: Quantiser, head_dim: int) -> np.ndarray:
+        """Return a number for each column: columns of one number share a scale."""
+        return np.arange(head_dim) // (quantiser.columns or max(head_dim, 1))
+
     def scales(self, quantiser: Quantiser, most: np.ndarray) -> np.ndarray:
-        """Return the scales of blocks from their largest magnitudes, [B, H, S, 1]."""
+        """Return the scales of blocks from their largest magnitudes, which have the same shape."""
         if quantiser.scale is not None:
-            return np.full(most.shape, bits.nearest(np.array(quantiser.scale), quantiser.scale_dtype))
+            return np.full(most.shape, self.stored_scale(quantiser, np.array(quantiser.scale)))
         form = _TYPES[quantiser.arithmetic]
         s = most.astype(form) / form(quantiser.most) + form(quantiser.epsilon)
-        return bits.nearest(s.astype(np.float64), quantiser.scale_dtype)
+        return self.stored_scale(quantiser, s.astype(np.float64))
+
+    def stored_scale(self, quantiser: Quantiser, s: np.ndarray) -> np.ndarray:
+        """Return positive scales in their format; 0 stays."""
+        form, way = quantiser.scale_dtype, quantiser.scale_rounding
+        if form in POWERS:
+            fraction, exponent = np.frexp(s)  # fractions from 1/2 on, below 1
+            raised = {"up": fraction > 0.5, "down": False, "nearest_even": fraction >= 0.75}[way]
+            return np.where(s > 0, np.ldexp(1.0, exponent - 1 + np.asarray(raised)), s)
+        y = bits.nearest(s, form)
+        step = bits.spacing(y, form)
+        if way == "up":
+            return np.where(y < s, y + step, y)
+        below = y - np.where(np.frexp(y)[0] == 0.5, bits.spacing(y / 2, form), step)
+        return np.where((way == "down") & (y > s), below, y)
+
+    # Blocks of columns
+
+    def codes_times_scales(self, quantiser: Quantiser, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return codes times the scales of their blocks [B, H, S, D], and scales of the second level [B, H, S, 1]."""
+        second, most = self.second_scales(quantiser, x), self.largest_of_blocks(quantiser, x)
+        scales = self.scales_in_two_levels(quantiser, most, second) if quantiser.second_level else None
+        scales = self.scales(quantiser, most) if scales is None else scales
+        divisor = self.divisor(quantiser, scales, second) if quantiser.second_level else scales
+        return self.codes(quantiser, x, divisor) * self.scales_of_codes(quantiser, scales), second
+
+    def second_scales(self, quantiser: Quantiser, x: np.ndarray) -> np.ndarray:
+        """Return the scale of a head or of the tensor, for each token; 1 without a second level."""
+        if not quantiser.second_level:
+            return np.ones((*x.shape[:3], 1))
+        form = _TYPES[quantiser.arithmetic]
+        whole = replace(quantiser, block=quantiser.second_level, columns=None, second_level=None, lanes=1)
+        most = self.largest_of_blocks(whole, x).astype(form)
+        # Either of the two constants may divide first where a division may be off.
+        scale = EVERY[quantiser.scale_dtype].largest
+        g = most / form(quantiser.most) / form(scale) if quantiser.division_error >= 2 else (
+            most / form(quantiser.most * scale)
+        )
+        return g.astype(np.float32).astype(np.float64)
+
+    def scales_in_two_levels(self, quantiser: Quantiser, most: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Return the scales of blocks over those of the second level, which saturate; 0 of a block of zeros."""
+        form = _TYPES[quantiser.arithmetic]
+        s = (most.astype(form) / form(quantiser.most) / second.astype(form)).astype(np.float64)
+        s = np.minimum(np.where(most == 0, 0.0, s), EVERY[quantiser.scale_dtype].largest)
+        return self.stored_scale(quantiser, s)
+
+    def divisor(self, quantiser: Quantiser, scales: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Return the product of both scales, which divides numbers."""
+        form = _TYPES[quantiser.arithmetic]
+        return (scales.astype(form) * second.astype(form)).astype(np.float64)
+
+    def scales_of_codes(self, quantiser: Quantiser, scales: np.ndarray) -> np.ndarray:  # noqa: ARG002 - a seam
+        """Return the scales of blocks of columns, which multiply codes."""
+        return scales
+
+    # Rotation
+
+    def rotated(self, quantiser: Quantiser, x: np.ndarray, dtype: str, order: Order) -> np.ndarray:
+        """Return vectors of q or k, each times the signs and the orthogonal matrix of the quantiser."""
+        form, D = _TYPES[quantiser.arithmetic], x.shape[-1]
+        n = next(2**e for e in range(D.bit_length(), -1, -1) if D % 2**e == 0)
+        y = (x * self.signs(quantiser, D)).astype(form).reshape(*x.shape[:-1], D // n, n)
+        y = self.in_steps(y) if order.sums == "pairwise" else self.by_rows(y)
+        stored = dtype if quantiser.rotated_dtype == "input" else quantiser.rotated_dtype
+        return bits.nearest(y.reshape(x.shape).astype(np.float64), stored)
+
+    def signs(self, quantiser: Quantiser, head_dim: int) -> np.ndarray:
+        """Return the sign of each column, [D]."""
+        given = quantiser.signs or (1,)
+        return np.array([given[d % len(given)] for d in range(head_dim)], dtype=np.float64)
+
+    def in_steps(self, y: np.ndarray) -> np.ndarray:
+        """Return y H / sqrt(n) for y [.., n], in log2(n) steps, each of which is multiplied by 1 / sqrt(2)."""
+        n, half = y.shape[-1], 1
+        while half < n:
+            pairs = y.reshape(*y.shape[:-1], n // (2 * half), 2, half)
+            a, b = pairs[..., 0, :], pairs[..., 1, :]
+            y = np.stack([a + b, a - b], axis=-2).reshape(y.shape) * y.dtype.type(math.sqrt(0.5))
+            half *= 2
+        return y
+
+    def by_rows(self, y: np.ndarray) -> np.ndarray:
+        """Return y H / sqrt(n) for y [.., n], as products with each column, summed one by one."""
+        n = y.shape[-1]
+        if n == 1:
+            return y
+        factor, total = y.dtype.type(1 / math.sqrt(n)), np.zeros_like(y)
+        for i in range(n):
+            signs = np.array([(-1) ** (i & j).bit_count() for j in range(n)], dtype=y.dtype)
+            total = total + y[..., i : i + 1] * (signs * factor)
+        return total
+
+    # Codes
 
     def codes(self, quantiser: Quantiser, x: np.ndarray, scales: np.ndarray) -> np.ndarray:
         """Return the codes of numbers, [B, H, S, D]; 0 of a block of zeros."""

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from attn_spec import Problem, Quantiser
-from attn_spec.bounds.replay import blocks_of_tokens, quantised, replayed
+from attn_spec.bounds.codes import blocks_of_tokens, quantised
+from attn_spec.bounds.replay import replayed
 from attn_spec.contract.presets import FUSED
 from attn_spec.judgement.analysis import Analysis
 from attn_spec.judgement.measure import judge

@@ -1,12 +1,13 @@
 """Quantisers that no kernel can have are refused, and so are contracts and declarations that contradict them."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from attn_spec import Contract, Quantiser, kernel
 from attn_spec.contract.contract import ContractError
-from attn_spec.contract.coverage import says_nothing
+from attn_spec.contract.coverage import says_nothing, silences
 from attn_spec.contract.quantisers import QuantiserError
 from attn_spec.isolation.declared import declaration, told
 from attn_spec.kernels.kernel import KernelError
@@ -14,6 +15,8 @@ from attn_spec.search.drawing.regimes import Recipe
 
 KEYS = Quantiser(of="k", block=64)
 SMOOTH = replace(KEYS, subtracts="mean_of_keys")
+E4M3 = {"scale_dtype": "float8_e4m3fn"}
+ROTATED = Quantiser(of="k", format="int4", rotates="hadamard", signs=(1, 1, -1))
 
 
 @pytest.mark.parametrize(
@@ -34,6 +37,16 @@ SMOOTH = replace(KEYS, subtracts="mean_of_keys")
         ({"scale": 0.0}, "scale must be finite, above 0, or None, not 0.0"),
         ({"division_error": -1.0}, "division_error must be finite, 0 or more, not -1.0"),
         ({"epsilon": float("nan")}, "epsilon must be finite, 0 or more, not nan"),
+        ({"columns": 0}, "columns must be an integer, 1 or more, not 0"),
+        ({"second_level": "tensor"}, "second_level is one of blocks of columns; declare columns="),
+        ({"second_level": "head", "columns": 8}, "into the range of float8_e4m3fn; declare scale_dtype="),
+        ({"scale": 0.1, "columns": 8}, "fields scale and columns exclude each other"),
+        ({"scale_dtype": "float4_e2m1fn"}, "scale_dtype must be one of ('float32', "),
+        ({"scale_rounding": "nearest"}, "scale_rounding must be one of ('nearest_even', 'up', 'down')"),
+        ({"of": "v", "rotates": "hadamard"}, "rotates is one of q and k: an output of rotated values is rotated too"),
+        ({"signs": (1, -1)}, 'signs is one of a rotation; declare rotates="hadamard"'),
+        ({"rotates": "hadamard", "signs": [1, -1]}, "signs must be a tuple of 1 and -1, not [1, -1]"),
+        ({"rotates": "hadamard", "signs": (1, 0)}, "signs must be a tuple of 1 and -1, not (1, 0)"),
         ({"of": "q", "subtracts": "mean_of_keys"}, 'subtracts="mean_of_keys" is one of k, not of q'),
     ],
 )
@@ -50,6 +63,8 @@ def test_a_field_that_no_kernel_can_have_is_refused(fields, text):
         ({"quantisers": KEYS}, "must be a tuple of quantisers, at most one of each of q, k and v"),
         ({"quantisers": (KEYS, SMOOTH)}, "at most one of each of q, k and v"),
         ({"quantisers": ("k",)}, "must be a tuple of quantisers"),
+        ({"quantisers": (ROTATED,)}, "must rotate q and k alike, with the same signs"),
+        ({"quantisers": (ROTATED, replace(ROTATED, of="q", signs=(1, -1)))}, "must rotate q and k alike"),
         ({"quantisers": (KEYS,), "reference": "upper_bound", "reference_range": 9.0}, "exclude each other"),
         ({"quantisers": (KEYS,), "alternatives": (Contract(),)}, "all of them must have the same"),
         ({"quantisation_within": -0.1}, "quantisation_within must be finite, 0 or more, not -0.1"),
@@ -83,6 +98,17 @@ def test_a_kernel_that_declares_what_no_theorem_knows_is_refused(quantiser, supp
     assert declared(lambda q, k, v: q).contract_declared("float32").quantisers == (quantiser,)
 
 
+def test_a_silence_of_quantisers_stands_before_one_beside_descales():
+    """Rotary operands beside descales of operands have a silence of their own, which no call without descales meets."""
+    contract = Contract(quantisers=(KEYS,), descale_on="operands")
+
+    assert {each.option: each.field for each in silences(contract)}["rotary"] == "quantisers"
+    with pytest.raises(KernelError, match=r"says nothing of operands that are rotated \(rotary\)"):
+        kernel(
+            framework="torch", dtypes=("float32",), contract=contract, supports=("rotary", "rotary_base", "rotary_dim")
+        )(lambda q, k, v, **options: q)
+
+
 def test_sinks_and_a_softcap_are_said_beside_keys_as_they_are():
     problem = Recipe(sinks="normal@1H11", softcap=3.0).problem()
 
@@ -98,7 +124,22 @@ def test_an_isolated_kernel_keeps_its_quantisers():
     assert declaration(told(one, "one")).contract.quantisers == (SMOOTH,)
 
 
+def test_an_isolated_kernel_keeps_the_signs_of_a_rotation():
+    quantisers = (ROTATED, replace(ROTATED, of="q"))
+
+    @kernel(framework="torch", dtypes=("float32",), contract=Contract(quantisers=quantisers))
+    def one(q, k, v):
+        return q
+
+    sent = json.loads(json.dumps(told(one, "one")))
+    assert declaration(sent).contract.quantisers == quantisers
+    assert hash(declaration(sent).contract.quantisers) == hash(quantisers)
+
+
 def test_a_quantiser_is_described_in_words():
     assert str(SMOOTH) == "k without the mean of keys in int8, a scale for 64 tokens"
     assert str(Quantiser(of="q", block=32, lanes=8)) == "q in int8, a scale for 32 tokens in 8 lanes"
+    assert str(ROTATED) == "k, rotated, in int4, a scale for a head"
+    two = Quantiser(of="q", block=1, columns=16, second_level="tensor", format="float4_e2m1fn", **E4M3)
+    assert str(two) == "q in float4_e2m1fn, a scale for 1 token and 16 columns, and one for a tensor"
     assert str(Quantiser(of="v", format="float8_e4m3fn")) == "v in float8_e4m3fn, a scale for a head"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from attn_spec.contract.contract import Contract
 from attn_spec.contract.coverage import silences
 from attn_spec.contract.quantisers import Quantiser
+from attn_spec.numbers.formats import EVERY
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
 
@@ -52,6 +54,37 @@ def _drawn(rng: np.random.Generator, of: str, form: str) -> Quantiser:
         subtracts="mean_of_keys" if of == "k" and rng.random() < 0.5 else None,
         mean_dtype=one_of(rng, ("float32", "input", "float16", "bfloat16")),
     )
+
+
+def with_blocks(rng: np.random.Generator, quantisers: tuple[Quantiser, ...]) -> tuple[Quantiser, ...]:
+    """Draw further formats, blocks of columns, a second level and a rotation for quantisers; half of them stay."""
+    if not quantisers or rng.random() < 0.5:
+        return quantisers
+    both = {"q", "k"} <= {one.of for one in quantisers}
+    way = one_of(rng, ("format", "columns", "columns", "levels", "rotated", "rotated columns"))
+    form = one_of(rng, (None, "int4", "float4_e2m1fn", "float6_e3m2fn", "float6_e2m3fn"))
+    rotation: dict[str, Any] = {}
+    if "rotated" in way and both:
+        rotation = {"rotates": "hadamard", "signs": one_of(rng, ((), (1, -1), (-1, 1, 1, -1, 1)))}
+        rotation["rotated_dtype"] = one_of(rng, ("float32", "input", "bfloat16"))
+    return tuple(_with_blocks(rng, one, way, form or one.format, rotation if one.of != "v" else {}) for one in quantisers)
+
+
+def _with_blocks(
+    rng: np.random.Generator, one: Quantiser, way: str, form: str, rotation: dict[str, Any]
+) -> Quantiser:
+    changes: dict[str, Any] = {"format": form, **rotation}
+    if one.rounding == "add_half" and not form.startswith("int"):
+        changes["rounding"] = "nearest"
+    if one.largest is not None and one.largest > EVERY[form].largest:
+        changes["largest"] = one_of(rng, (None, 3.0))
+    if way in ("columns", "rotated columns", "levels"):
+        changes |= {"scale": None, "columns": one_of(rng, (1, 3, 4, 16, 32))}
+        changes["scale_dtype"] = one_of(rng, ("float8_e8m0fnu", "float8_e8m0fnu", "float8_e4m3fn", "float32"))
+        changes["scale_rounding"] = one_of(rng, ("nearest_even", "up", "down"))
+    if way == "levels":
+        changes |= {"scale_dtype": "float8_e4m3fn", "second_level": one_of(rng, ("head", "tensor"))}
+    return replace(one, **changes)
 
 
 def without_silent(names: Sequence[str], contract: Contract) -> list[str]:

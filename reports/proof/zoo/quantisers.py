@@ -30,7 +30,7 @@ _SMOOTH = (_QUERIES, replace(_KEYS, subtracts="mean_of_keys"))
 _VALUES = (*_PLAIN, Quantiser(of="v", block=8, format="float8_e4m3fn", division_error=0.0))
 
 
-def _told(*quantisers: Quantiser, **fields: Any) -> dict[str, Any]:
+def told(*quantisers: Quantiser, **fields: Any) -> dict[str, Any]:
     """Return what a kernel with these quantisers declares and executes; what keys lack is not in bent scores."""
     own: dict[str, Any] = {"quantisers": quantisers}
     smooths = any(one.subtracts for one in quantisers)
@@ -42,7 +42,7 @@ def _told(*quantisers: Quantiser, **fields: Any) -> dict[str, Any]:
     }
 
 
-@mutant(source="made up: a scale in memory that is read a block too late", named_by=BLOCKS, **_told(*_PLAIN))
+@mutant(source="made up: a scale in memory that is read a block too late", named_by=BLOCKS, **told(*_PLAIN))
 class ScaleOfTheNextBlock(QuantisingAttention):
     """Products of a block of keys have the scale of the next block."""
 
@@ -52,7 +52,7 @@ class ScaleOfTheNextBlock(QuantisingAttention):
         return scales[:, :, np.minimum(np.arange(scales.shape[2]) + quantiser.block, scales.shape[2] - 1)]
 
 
-@mutant(source="made up: one scale for all of a tensor", named_by=BLOCKS, **_told(*_PLAIN))
+@mutant(source="made up: one scale for all of a tensor", named_by=BLOCKS, **told(*_PLAIN))
 class ScaleOfTheTensor(QuantisingAttention):
     """Keys are quantised by the largest magnitude of all blocks and heads."""
 
@@ -61,7 +61,7 @@ class ScaleOfTheTensor(QuantisingAttention):
         return np.full(found.shape, found.max(initial=0.0)) if quantiser.of == "k" else found
 
 
-@mutant(source="made up: scales indexed as query heads are", named_by=BLOCKS, **_told(*_PLAIN))
+@mutant(source="made up: scales indexed as query heads are", named_by=BLOCKS, **told(*_PLAIN))
 class ScaleOfTheNextHead(QuantisingAttention):
     """Products with keys have the scales of the next kv head."""
 
@@ -69,7 +69,7 @@ class ScaleOfTheNextHead(QuantisingAttention):
         return np.roll(scales, -1, axis=1) if quantiser.of == "k" else scales
 
 
-@mutant(source="made up: a scale that is stored in half", named_by=BLOCKS, **_told(*_PLAIN))
+@mutant(source="made up: a scale that is stored in half", named_by=BLOCKS, **told(*_PLAIN))
 class ScaleStoredInHalf(QuantisingAttention):
     """The scales that multiply products are rounded to float16; quotients have them before."""
 
@@ -77,7 +77,7 @@ class ScaleStoredInHalf(QuantisingAttention):
         return bits.nearest(scales, "float16")
 
 
-@mutant(source="made up: a conversion that cuts", named_by=TIES, **_told(*_PLAIN))
+@mutant(source="made up: a conversion that cuts", named_by=TIES, **told(*_PLAIN))
 class CodesCut(QuantisingAttention):
     """Quotients are cut to integers."""
 
@@ -85,7 +85,7 @@ class CodesCut(QuantisingAttention):
         return np.trunc(np.clip(t, -127, 127))
 
 
-@mutant(source="made up: 1/2 is added before the cut, where ties to even are declared", named_by=TIES, **_told(*_PLAIN))
+@mutant(source="made up: 1/2 is added before the cut, where ties to even are declared", named_by=TIES, **told(*_PLAIN))
 class TiesAwayFromZero(QuantisingAttention):
     """Ties of quotients are rounded away from zero."""
 
@@ -93,7 +93,7 @@ class TiesAwayFromZero(QuantisingAttention):
         return np.trunc(np.clip(t, -127, 127) + np.copysign(0.5, t))
 
 
-@mutant(source="made up: the range of int8 taken for that of codes", named_by=BLOCKS, **_told(*_PLAIN))
+@mutant(source="made up: the range of int8 taken for that of codes", named_by=BLOCKS, **told(*_PLAIN))
 class ScaleBy128(QuantisingAttention):
     """The largest magnitude over its scale is 128, and codes of 128 saturate at 127, but -128 is kept."""
 
@@ -104,7 +104,7 @@ class ScaleBy128(QuantisingAttention):
         return np.clip(np.rint(t), -128, 127)
 
 
-@mutant(source="made up: a block that ends one token early", named_by=ACCURATE, **_told(*_PLAIN))
+@mutant(source="made up: a block that ends one token early", named_by=ACCURATE, **told(*_PLAIN))
 class LastKeyNotQuantised(QuantisingAttention):
     """The code of the last key is 0."""
 
@@ -115,7 +115,7 @@ class LastKeyNotQuantised(QuantisingAttention):
         return found
 
 
-@mutant(source="ROCm/aiter#3349", named_by=MEANS, **_told(*_SMOOTH))
+@mutant(source="ROCm/aiter#3349", named_by=MEANS, **told(*_SMOOTH))
 class MeanNotInTheLse(QuantisingAttention):
     """The log-sum-exp lacks the query's product with the mean of keys."""
 
@@ -123,7 +123,7 @@ class MeanNotInTheLse(QuantisingAttention):
         return lse
 
 
-@mutant(source="made up: a product with the mean that is not scaled", named_by=MEANS, **_told(*_SMOOTH))
+@mutant(source="made up: a product with the mean that is not scaled", named_by=MEANS, **told(*_SMOOTH))
 class MeanWithoutTheScale(QuantisingAttention):
     """The query's product with the mean enters the log-sum-exp without the scale of scores."""
 
@@ -137,7 +137,7 @@ class MeanWithoutTheScale(QuantisingAttention):
         return super().with_mean(lse)
 
 
-@mutant(source="flashinfer-ai/flashinfer#3838", named_by=MEANS, **_told(*_SMOOTH))
+@mutant(source="flashinfer-ai/flashinfer#3838", named_by=MEANS, **told(*_SMOOTH))
 class MeanOfTheNextHead(QuantisingAttention):
     """Keys of a head lack the mean of the next head, which the log-sum-exp has again."""
 
@@ -145,7 +145,7 @@ class MeanOfTheNextHead(QuantisingAttention):
         return np.roll(super().mean_of_keys(quantiser, k, order), -1, axis=1)
 
 
-@mutant(source="made up: keys are stored as they come", named_by=MEANS, **_told(*_SMOOTH))
+@mutant(source="made up: keys are stored as they come", named_by=MEANS, **told(*_SMOOTH))
 class MeanNotSubtracted(QuantisingAttention):
     """Nothing is subtracted from the keys, nor added to the log-sum-exp."""
 
@@ -153,7 +153,7 @@ class MeanNotSubtracted(QuantisingAttention):
         return np.zeros((*k.shape[:2], 1, k.shape[3]))
 
 
-@mutant(source="thu-ml/SageAttention#232", named_by=BEHIND, takes=LENGTHS, **_told(*_SMOOTH))
+@mutant(source="thu-ml/SageAttention#232", named_by=BEHIND, takes=LENGTHS, **told(*_SMOOTH))
 class MeanOfTheBuffer(QuantisingAttention):
     """The mean of keys counts what lies behind a sequence."""
 
@@ -162,7 +162,7 @@ class MeanOfTheBuffer(QuantisingAttention):
 
 
 @mutant(
-    source="made up: padding that is not masked before the maximum", named_by=BEHIND, takes=LENGTHS, **_told(*_PLAIN)
+    source="made up: padding that is not masked before the maximum", named_by=BEHIND, takes=LENGTHS, **told(*_PLAIN)
 )
 class ScaleOfThePadding(QuantisingAttention):
     """The largest magnitude of a block of keys counts what lies behind a sequence."""
@@ -171,7 +171,7 @@ class ScaleOfThePadding(QuantisingAttention):
         return super().largest_of_blocks(replace(quantiser, over="buffer"), x)
 
 
-@mutant(source="made up: values read with the scale of keys", named_by=BLOCKS, **_told(*_VALUES))
+@mutant(source="made up: values read with the scale of keys", named_by=BLOCKS, **told(*_VALUES))
 class ScaleOfKeysForValues(QuantisingAttention):
     """Codes of values are multiplied by the scales of keys."""
 
@@ -183,7 +183,7 @@ class ScaleOfKeysForValues(QuantisingAttention):
 @mutant(
     source="made up: a promise of a finer quantiser",
     named_by=SHARE,
-    **_told(*_VALUES, quantisation_within=0.001),
+    **told(*_VALUES, quantisation_within=0.001),
 )
 class CoarserThanPromised(QuantisingAttention):
     """Nothing is wrong, but the quantisation error of 8 bits is more than the 0.1 % that is declared."""
