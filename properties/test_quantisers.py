@@ -89,8 +89,8 @@ def without_columns(subject: Subject) -> str:
 def several_blocks_of_columns(subject: Subject) -> SearchStrategy[Problem]:
     """Draw problems, half of them with several blocks of columns where the kernel takes any head dimension."""
     usual = past_blocks(subject)
-    width = max(one.columns or 0 for one in subject.contract.quantisers)
-    if subject.kernel.limits.head_dims is not None or width > 64:
+    width = max((one.columns or 0 for one in subject.contract.quantisers), default=0)
+    if subject.kernel.limits.head_dims is not None or not 0 < width <= 64:
         return usual
     wide = problems(subject, without=("empty",), regimes=TELLING, head_dim=st.sampled_from((2 * width, 3 * width)))
     return st.one_of(wide, usual)

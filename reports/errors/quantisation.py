@@ -1,7 +1,8 @@
 """The price of a format of codes: quantisation errors of attention by format, block and regime, without a kernel.
 
-Run it as ``python -m attn_spec.reports.errors.quantisation``. It prints a table: for each format of k, or of q, k and
-v, and each number of tokens that share a scale, the error |o^ - o| / |o| in the 2-norm, as a median over seeds.
+Run it as ``python -m attn_spec.reports.errors.quantisation``. It prints a table: for each format of k and v, or of q, k
+and v, and each number of tokens that share a scale, the error |o^ - o| / |o| in the 2-norm, as a median over seeds. The
+formats mxfp8, mxfp4 and nvfp4 have scales of 32 or 16 numbers, along columns of q and k and along tokens of v.
 """
 
 from __future__ import annotations
@@ -24,8 +25,16 @@ from attn_spec.search.drawing.regimes import REGIMES, Recipe
 from .tables import number, table
 
 #: Formats of codes, and tokens that share a scale: each its own, a block, all of a head.
-FORMATS = ("int8", "float8_e4m3fn", "float8_e5m2")
+FORMATS = ("int8", "int4", "float8_e4m3fn", "float8_e5m2")
 BLOCKS: tuple[int | str, ...] = (1, 64, "head")
+#: Formats with scales of so many numbers: the format of codes, and fields of scales.
+SCALED: dict[str, tuple[int, dict[str, Any]]] = {
+    "mxfp8": (32, {"format": "float8_e4m3fn", "scale_dtype": "float8_e8m0fnu", "scale_rounding": "up"}),
+    "mxfp4": (32, {"format": "float4_e2m1fn", "scale_dtype": "float8_e8m0fnu", "scale_rounding": "up"}),
+    "nvfp4": (16, {"format": "float4_e2m1fn", "scale_dtype": "float8_e4m3fn", "second_level": "tensor"}),
+}
+#: What comes before codes: nothing, the mean of keys that is subtracted, a rotation of q and k.
+BEFORE = ("", "mean", "rotation")
 #: Tensors that are quantised: a cache of keys and values, or all inputs.
 TENSORS = ("kv", "qkv")
 #: Regimes of values as trained layers have them, or of scores from flat to steep.
@@ -40,9 +49,10 @@ class Choice:
 
     tensors: str
     format: str
+    #: Tokens of a scale, or for instance "32 numbers".
     block: int | str
-    #: True if the mean of keys is subtracted first.
-    smooths: bool
+    #: What comes first, one of ``BEFORE``.
+    before: str
     errors: dict[str, float]
 
 
@@ -53,15 +63,28 @@ def choices(regimes: Sequence[str], seeds: int) -> Iterator[Choice]:
         for regime in regimes
     }
     known = {regime: [Analysis(recipe.problem()) for recipe in found] for regime, found in recipes.items()}
-    for tensors, form, block, smooths in itertools.product(TENSORS, FORMATS, BLOCKS, (False, True)):
-        one = [Quantiser(of=name, format=form, block=block, division_error=0.0) for name in tensors]
-        made = [replace(x, subtracts="mean_of_keys") if smooths and x.of == "k" else x for x in one]
-        contract = replace(FUSED, quantisers=tuple(made)).at("float32")
+    rows = [*itertools.product(FORMATS, BLOCKS), *((form, f"{size} numbers") for form, (size, _) in SCALED.items())]
+    for tensors, (form, block), before in itertools.product(TENSORS, rows, BEFORE):
+        if before == "rotation" and not {"q", "k"} <= set(tensors):
+            continue  # scores of one rotated vector alone are others
+        made = tuple(_quantiser(name, form, block, before) for name in tensors)
+        contract = replace(FUSED, quantisers=made).at("float32")
         errors = {
             regime: float(np.median([quantisation_error(each, contract) for each in found]))
             for regime, found in known.items()
         }
-        yield Choice(tensors=tensors, format=form, block=block, smooths=smooths, errors=errors)
+        yield Choice(tensors=tensors, format=form, block=block, before=before, errors=errors)
+
+
+def _quantiser(of: str, form: str, block: int | str, before: str) -> Quantiser:
+    """Return the quantiser of a tensor in a format of either table."""
+    first: dict[str, Any] = {"subtracts": "mean_of_keys"} if of == "k" and before == "mean" else {}
+    first |= {"rotates": "hadamard"} if of != "v" and before == "rotation" else {}
+    if form not in SCALED:
+        return Quantiser(of=of, format=form, block=block, division_error=0.0, **first)
+    size, fields = SCALED[form]
+    along = {"block": size, "columns": 1} if of == "v" else {"block": 1, "columns": size}
+    return Quantiser(of=of, division_error=0.0, **along, **fields, **first)
 
 
 def markdown(found: Sequence[Choice]) -> str:
@@ -72,12 +95,12 @@ def markdown(found: Sequence[Choice]) -> str:
             ", ".join(one.tensors),
             one.format,
             str(one.block),
-            "yes" if one.smooths else "no",
+            one.before or "nothing",
             *(number(100 * one.errors[regime]) for regime in regimes),
         ]
         for one in found
     ]
-    return table(["quantised", "format", "tokens of a scale", "mean subtracted", *regimes], lines)
+    return table(["quantised", "format", "tokens of a scale", "first", *regimes], lines)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -47,6 +47,27 @@ QUANTISING = emulate(
     replace(PRECISE, quantisers=tuple(Quantiser(of=name, block=8, division_error=0.0) for name in "qk")),
     supports=("scale", "causal", "gqa", "cross", "dv", "lse", "seqused_k"),
 )
+#: One with codes of vectors that are rotated, and a scale for each block of columns.
+BY_COLUMNS = emulate(
+    "by_columns",
+    replace(
+        PRECISE,
+        quantisers=tuple(
+            Quantiser(
+                of=name,
+                format="float4_e2m1fn",
+                block=1,
+                columns=4,
+                scale_dtype="float8_e4m3fn",
+                second_level="head",
+                rotates="hadamard",
+                signs=(1, -1, -1),
+            )
+            for name in "qk"
+        ),
+    ),
+    supports=("scale", "causal", "gqa", "cross", "dv", "lse"),
+)
 #: A sound kernel of calls that append, for properties of these.
 APPENDING = emulate(
     "appending",
@@ -122,7 +143,7 @@ def test_a_sound_kernel_passes_every_property(name, examples):
     for kernel in kernels:
         able = (
             each
-            for each in (SOUND[kernel], PAGED, DESCALED, SCALED, QUANTISING)
+            for each in (SOUND[kernel], PAGED, DESCALED, SCALED, QUANTISING, BY_COLUMNS)
             if PROPERTIES[name].applies_to(Subject(each, "float32"))
         )
         chosen = next(able, ROUNDING if "rounded" in name else APPENDING)
