@@ -169,7 +169,7 @@ def scale_as_stored(quantiser: Quantiser, s: np.ndarray) -> np.ndarray:
 
 
 def rounded(quantiser: Quantiser, t: np.ndarray, sign: int) -> np.ndarray:
-    """Return the codes of quotients; of a rounding that leaves ties open, the least (sign -1) or the most (1)."""
+    """Return the codes of quotients; the least (sign -1) or the most (1) of a rounding that leaves some open."""
     top = quantiser.largest_code
     if quantiser.rounding == "add_half":
         return np.clip(np.trunc(bits.nearest(t + np.copysign(0.5, t), quantiser.arithmetic)), -top, top)
@@ -177,6 +177,8 @@ def rounded(quantiser: Quantiser, t: np.ndarray, sign: int) -> np.ndarray:
     grid = bits.spacing(t, quantiser.format)
     if quantiser.rounding == "toward_zero":
         return np.trunc(t / grid) * grid
+    if quantiser.rounding == "either" and sign:
+        return (np.floor(t / grid) if sign < 0 else np.ceil(t / grid)) * grid
     if quantiser.rounding == "nearest" and sign:
         return (np.ceil(t / grid - 0.5) if sign < 0 else np.floor(t / grid + 0.5)) * grid
     return bits.nearest(t, quantiser.format)

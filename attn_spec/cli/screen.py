@@ -70,6 +70,8 @@ class Live:
             declined.append(f"new shapes: {cost}")
         if any(row["summary"] == UNDECLARED for row in document.declarations.contracts.values()):
             declined.append("no contract is declared, so answers are judged by the loosest; --contract declares one")
+        weak = [str(row["weakness"]) for row in document.declarations.contracts.values() if row.get("weakness")]
+        declined += [f"weak contract: {why}" for why in dict.fromkeys(weak)]
         declined += [f"changed by calls: {change}" for change in document.subject.changes]
         folded = [*_not_run(progress), *_not_declared(progress)]
         rests_on = [denominator(progress.rows.values()), *_power(progress)]

@@ -246,6 +246,12 @@ class Contract:
                 "since the truth is that of the numbers that quantisers leave"
             )
 
+    @property
+    def weakness(self) -> str:
+        """Return why the contract is weak, so that what it holds says little; empty if it is not."""
+        open_ones = [one.of for one in self.quantisers if one.rounding == "either"]
+        return f"each code of {', '.join(open_ones)} may be either of two" if open_ones else ""
+
     def at(self, dtype: str) -> ResolvedContract:
         """Return the contract with ``"input"`` and ``"work"`` replaced by formats for inputs of ``dtype``.
 

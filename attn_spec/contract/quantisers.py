@@ -68,7 +68,8 @@ class Quantiser:
     #: that is correctly rounded, 2 of a product with the rounded reciprocal, 4 of CUDA's fast division (2 ulps).
     division_error: float = 4.0
     #: Rounding of a quotient to a code: "nearest_even"; "nearest", with ties on either side; "add_half", a sum with 1/2
-    #: of its sign, which is rounded and then cut; or "toward_zero".
+    #: of its sign, which is rounded and then cut; "toward_zero"; or "either", any of the two codes around it, as
+    #: stochastic rounding has. That is a weak contract: every code may be a step away, and the bound is as wide.
     rounding: str = "nearest_even"
     #: Vector that is subtracted from keys first: none, or the "mean_of_keys" of their head. It moves all scores of a
     #: row alike. The kernel adds the query's product with it to the log-sum-exp.
@@ -189,7 +190,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "scale_dtype": ("float32", "float16", "bfloat16", "float8_e4m3fn", *SCALES),
     "scale_rounding": ("nearest_even", "up", "down"),
     "arithmetic": ("float32", "float64"),
-    "rounding": ("nearest_even", "nearest", "add_half", "toward_zero"),
+    "rounding": ("nearest_even", "nearest", "add_half", "toward_zero", "either"),
     "subtracts": (None, "mean_of_keys"),
     "mean_dtype": ("float32", "float16", "bfloat16", "input"),
     "rotates": (None, "hadamard"),

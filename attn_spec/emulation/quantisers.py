@@ -33,6 +33,8 @@ class Quantising:
 
     def __init__(self, contract: ResolvedContract, order: Order, q: Any, k: Any, v: Any, **options: Any) -> None:
         given = {"q": q, "k": k, "v": v}
+        #: Draws of stochastic rounding, the same in each call.
+        self.chance = np.random.default_rng(order.seed)
         self.where = sequences_of(q.shape[2], k.shape[2], options)
         #: Mean that is subtracted from keys, [B, Hkv, 1, D]; None if nothing is.
         self.mean: np.ndarray | None = None
@@ -232,6 +234,8 @@ class Quantising:
     def rounded_to_codes(self, quantiser: Quantiser, t: np.ndarray) -> np.ndarray:
         """Return quotients as codes, which saturate."""
         t = np.clip(t, -quantiser.largest_code, quantiser.largest_code)
+        if quantiser.rounding == "either":
+            return self.one_of_two_codes(quantiser, t)
         if not quantiser.has_integers:
             if quantiser.rounding == "toward_zero":
                 grid = bits.spacing(t, quantiser.format)
@@ -243,6 +247,11 @@ class Quantising:
         return {"nearest_even": np.rint, "nearest": lambda y: np.floor(y + 0.5), "toward_zero": np.trunc}[
             quantiser.rounding
         ](t)
+
+    def one_of_two_codes(self, quantiser: Quantiser, t: np.ndarray) -> np.ndarray:
+        """Return quotients as one of the two codes around them, the nearer with more probability."""
+        grid = 1.0 if quantiser.has_integers else bits.spacing(t, quantiser.format)
+        return np.floor(t / grid + self.chance.random(t.shape)) * grid
 
     def scales_of_products(self, quantiser: Quantiser, scales: np.ndarray) -> np.ndarray:  # noqa: ARG002 - a seam
         """Return the scales that multiply products of codes."""

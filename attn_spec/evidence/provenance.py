@@ -106,11 +106,15 @@ def limits(declared: Limits) -> dict[str, Any]:
 
 
 def contract_fields(contract: Contract, dtype: str) -> dict[str, Any]:
-    """Return a contract in words, and every field of it at a dtype; its alternatives are in words too."""
+    """Return a contract in words, and every field of it at a dtype; its alternatives are in words too.
+
+    A weak contract has the reason as ``weakness``.
+    """
     resolved = contract.at(dtype)
     found = {item.name: getattr(resolved, item.name) for item in fields(Contract)}
     found["quantisers"] = "; ".join(map(repr, contract.quantisers))
-    return {"summary": describe(contract), **found, "alternatives": "; ".join(map(describe, contract.alternatives))}
+    others = {"alternatives": "; ".join(map(describe, contract.alternatives))}
+    return {"summary": describe(contract), **found, **others, **({"weakness": why} if (why := contract.weakness) else {})}
 
 
 def catalogue() -> list[dict[str, Any]]:

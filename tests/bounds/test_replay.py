@@ -88,6 +88,22 @@ def test_ties_are_rounded_as_each_word_says():
     assert codes("nearest") == ([127, 0, 2, 0, -2, 1, 0], [0, 1, 1, 1, 1, 0, 0])
 
 
+@pytest.mark.parametrize("form", ["int8", "int4", "float8_e4m3fn", "float4_e2m1fn"])
+def test_either_code_around_a_quotient_lies_within_what_is_open(form):
+    rng, x = np.random.default_rng(0), tensor(1, dtype="float32")
+    found = replay_of(x, Quantiser(of="k", block=8, format=form, rounding="either", **EXACT))
+    nearest = replay_of(x, Quantiser(of="k", block=8, format=form, **EXACT))
+
+    quotient = np.clip(x.astype(np.float32) / found.scales.astype(np.float32), -EVERY[form].largest, EVERY[form].largest)
+    grid = bits.spacing(quotient, form)
+    drawn = np.floor(quotient / grid + rng.random(x.shape)) * grid
+
+    np.testing.assert_array_equal(found.codes, nearest.codes)
+    assert (np.abs(drawn - found.codes) <= found.radius).all()
+    assert (np.abs(drawn - found.codes) > 0).mean() > 0.1
+    assert (found.radius <= grid).all()
+
+
 def test_lanes_share_scales_as_sage_attention_2_has_them():
     queries = blocks_of_tokens(Quantiser(of="q", block=32, lanes=8), np.arange(64))
     keys = blocks_of_tokens(Quantiser(of="k", block=64, lanes=4, lane_width=2), np.arange(128))

@@ -146,6 +146,25 @@ def test_a_kernel_to_which_each_shape_costs_seconds_is_examined_at_few(folder, a
     assert f"new shapes: {declared['cost_of_new_shapes']}" in done.stdout
 
 
+STOCHASTIC = """
+from attn_spec import Contract, Quantiser
+
+EITHER = Contract(quantisers=(Quantiser(of="v", rounding="either"),))
+either = kernel(framework="numpy", dtypes=("float32",), contract=EITHER, supports=("dv", "cross"))(sound.function)
+"""
+
+
+def test_a_weak_contract_is_called_weak_on_the_screen_and_in_the_certificate(folder, attn_spec):
+    folder.joinpath("toy.py").write_text(TOY + STOCHASTIC)
+
+    done = attn_spec("certify", "toy.py:either", "--property", "accuracy.output")
+
+    assert done.returncode == 0, done.stdout
+    assert "weak contract: each code of v may be either of two" in done.stdout
+    declared = json.loads((folder / "certificate.json").read_text())["declarations"]
+    assert declared["contracts"]["float32"]["weakness"] == "each code of v may be either of two"
+
+
 def test_what_is_no_shape_is_refused():
     shown = CliRunner().invoke(cli.main, ["certify", "toy.py:sound", "--shape", "Hq=4,Hkv=3,S=2,D=8"])
 

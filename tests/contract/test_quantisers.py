@@ -9,6 +9,7 @@ from attn_spec import Contract, Quantiser, kernel
 from attn_spec.contract.contract import ContractError
 from attn_spec.contract.coverage import says_nothing, silences
 from attn_spec.contract.quantisers import QuantiserError
+from attn_spec.evidence.provenance import contract_fields
 from attn_spec.isolation.declared import declaration, told
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.search.drawing.regimes import Recipe
@@ -31,7 +32,7 @@ ROTATED = Quantiser(of="k", format="int4", rotates="hadamard", signs=(1, 1, -1))
         ({"block": True}, "block must be a number of tokens"),
         ({"lanes": 1.5}, "lanes must be an integer, 1 or more, not 1.5"),
         ({"lanes": 4}, "lanes divides blocks of a number of tokens; declare block="),
-        ({"rounding": "random"}, "rounding must be one of ('nearest_even', 'nearest', 'add_half', 'toward_zero')"),
+        ({"rounding": "random"}, "rounding must be one of ('nearest_even', 'nearest', 'add_half', 'toward_zero', 'either')"),
         ({"rounding": "add_half", "format": "float8_e5m2"}, "makes integers, and none of float8_e5m2"),
         ({"largest": 128}, "largest must be at most 127, the largest code of int8, not 128"),
         ({"scale": 0.0}, "scale must be finite, above 0, or None, not 0.0"),
@@ -134,6 +135,15 @@ def test_an_isolated_kernel_keeps_the_signs_of_a_rotation():
     sent = json.loads(json.dumps(told(one, "one")))
     assert declaration(sent).contract.quantisers == quantisers
     assert hash(declaration(sent).contract.quantisers) == hash(quantisers)
+
+
+def test_a_contract_whose_codes_are_open_is_weak():
+    contract = Contract(quantisers=(replace(KEYS, rounding="either"), Quantiser(of="v")))
+
+    assert contract.weakness == "each code of k may be either of two"
+    assert contract_fields(contract, "float32")["weakness"] == contract.weakness
+    assert Contract(quantisers=(KEYS,)).weakness == ""
+    assert "weakness" not in contract_fields(Contract(quantisers=(KEYS,)), "float32")
 
 
 def test_a_quantiser_is_described_in_words():

@@ -82,6 +82,8 @@ def _with_blocks(
         changes |= {"scale": None, "columns": one_of(rng, (1, 3, 4, 16, 32))}
         changes["scale_dtype"] = one_of(rng, ("float8_e8m0fnu", "float8_e8m0fnu", "float8_e4m3fn", "float32"))
         changes["scale_rounding"] = one_of(rng, ("nearest_even", "up", "down"))
+    if rng.random() < 0.15:
+        changes["rounding"] = "either"
     if way == "levels":
         changes |= {"scale_dtype": "float8_e4m3fn", "second_level": one_of(rng, ("head", "tensor"))}
     return replace(one, **changes)

@@ -46,6 +46,8 @@ _ROTATED = tuple(
     Quantiser(of=name, format="float8_e4m3fn", rotates="hadamard", signs=(1, -1, -1), division_error=0.0)
     for name in "qk"
 )
+#: Codes that are either of two, so that a wrong scale is beyond what is open, and a code a step away is not.
+_EITHER = tuple(Quantiser(of=name, block=1, rounding="either", division_error=0.0) for name in "qk")
 _INT4 = tuple(Quantiser(of=name, format="int4", block=8, division_error=0.0) for name in "qk")
 
 
@@ -159,3 +161,11 @@ class HalvesOfBytesSwapped(QuantisingAttention):
             pairs: Any = found[..., :even].reshape(*found.shape[:-1], even // 2, 2)
             found[..., :even] = pairs[..., ::-1].reshape(*found.shape[:-1], even)
         return found
+
+
+@mutant(source="made up: a scale that is read too late, beside stochastic rounding", named_by=BLOCKS, **told(*_EITHER))
+class StochasticWithTheScaleOfTheNextToken(QuantisingAttention):
+    """Codes are rounded at random, and products of a key have the scale of the next one."""
+
+    def scales_of_products(self, quantiser: Quantiser, scales: np.ndarray) -> np.ndarray:
+        return np.roll(scales, -1, axis=2) if quantiser.of == "k" else scales
