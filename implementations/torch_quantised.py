@@ -1,18 +1,21 @@
 """Attention that quantises inside, in PyTorch: int8 by blocks, int4, mxfp8, nvfp4, and float8 of rotated vectors.
 
-``int8_blocks`` is that of SageAttention: Zhang et al., arXiv 2410.02367, section 4. The mean of the keys of each head is subtracted first, since it moves all
-scores of a row alike. A block of 32 queries, or of 64 keys, has the scale s = max |x| / 127 and the codes round(x / s),
-from -127 to 127. The products of codes are sums of integers in int32, which are exact, times both scales. Weights are
-rounded to the dtype of v for their product with it, which float32 accumulates.
+``int8_blocks`` is that of SageAttention: Zhang et al., arXiv 2410.02367, section 4. The mean of the keys of each head
+is subtracted first, since it moves all scores of a row alike. A block of 32 queries, or of 64 keys, has the scale
+s = max |x| / 127 and the codes round(x / s), from -127 to 127. The products of codes are sums of integers in int32,
+which are exact, times both scales. Weights are rounded to the dtype of v for their product with it, which float32
+accumulates.
 
 ``int4_tokens`` has int4 and a scale for each query and each key, of keys without their mean. ``mxfp8`` has a scale for
-32 columns of a query or key, and for 32 values of a column: the power of 2 from amax / 448 up (OCP Microscaling Formats
-1.0). ``nvfp4`` has codes of float4_e2m1fn, a scale in float8_e4m3fn for 16 columns, and one for the tensor. For these
-two, codes times scales are the operands. ``rotated_fp8`` multiplies queries and keys by signs and Sylvester's matrix
+32 columns of a query or key: the power of 2 from amax / 448 up (OCP Microscaling Formats 1.0). ``mxfp8_values`` has one
+for 32 values of a column too. It takes float16 alone, whose subnormal numbers still have scales in float32. ``nvfp4``
+has codes of float4_e2m1fn, a scale in float8_e4m3fn for 16 columns, and one for the tensor. For these three, codes
+times scales are the operands. ``rotated_fp8`` multiplies queries and keys by signs and Sylvester's matrix
 over sqrt(n), and has float8_e4m3fn with a scale for each head (FlashAttention-3, arXiv 2407.08608, section 3.3).
 
-The log-sum-exp of keys without their mean is that of the keys with their mean, so that q.mean is added to it again. Blocks and means count all
-tokens of the tensors, masked ones too. Each division is correctly rounded, as PyTorch's on a CPU is.
+The log-sum-exp of keys without their mean is that of the keys with their mean, so that q.mean is added to it again.
+Blocks and means count all tokens of the tensors, masked ones too. Each division is correctly rounded, as PyTorch's on a
+CPU is.
 """
 
 import math
@@ -53,10 +56,8 @@ _MX: dict[str, Any] = {
     "scale_rounding": "up",
     "division_error": 0.0,
 }
-MXFP8 = (
-    *(Quantiser(of=name, block=1, columns=32, **_MX) for name in "qk"),
-    Quantiser(of="v", block=32, columns=1, **_MX),
-)
+MXFP8 = tuple(Quantiser(of=name, block=1, columns=32, **_MX) for name in "qk")
+MXFP8_VALUES = (*MXFP8, Quantiser(of="v", block=32, columns=1, **_MX))
 NVFP4 = tuple(
     Quantiser(
         of=name,
@@ -71,9 +72,7 @@ NVFP4 = tuple(
     for name in "qk"
 )
 ROTATED = tuple(
-    Quantiser(
-        of=name, format="float8_e4m3fn", over="buffer", rotates="hadamard", signs=SIGNS, division_error=0.0
-    )
+    Quantiser(of=name, format="float8_e4m3fn", over="buffer", rotates="hadamard", signs=SIGNS, division_error=0.0)
     for name in "qk"
 )
 
@@ -157,11 +156,11 @@ def attended(
     return p.to(dtype).float() @ v / nonzero, m + torch.log(nonzero)
 
 
-def declared(quantisers: tuple[Quantiser, ...]) -> Any:
-    """Return the declaration of a kernel that quantises so."""
+def declared(quantisers: tuple[Quantiser, ...], *dtypes: str) -> Any:
+    """Return the declaration of a kernel that quantises so, at these dtypes or at three."""
     return kernel(
         framework="torch",
-        dtypes=("float16", "bfloat16", "float32"),
+        dtypes=dtypes or ("float16", "bfloat16", "float32"),
         contract=Contract(exponent="natural", matrix_rounding=None, kv_tile=None, quantisers=quantisers),
         supports=("scale", *BY_POSITION, "mask", "bias", "gqa", "dv", "cross", "empty", "lse"),
         devices=("cpu",),
@@ -169,7 +168,7 @@ def declared(quantisers: tuple[Quantiser, ...]) -> Any:
 
 
 def of_integers(
-    q: Tensor, k: Tensor, v: Tensor, blocks: tuple[int, int], most: float, scale: float | None, **options: Any
+    q: Tensor, k: Tensor, v: Tensor, *, blocks: tuple[int, int], most: float, scale: float | None, **options: Any
 ) -> tuple[Tensor, Tensor]:
     """Attend to codes that are integers, of queries, and of keys without their mean."""
     group, scale = q.shape[1] // k.shape[1], 1 / math.sqrt(q.shape[3]) if scale is None else scale
@@ -184,7 +183,14 @@ def of_integers(
 
 
 def of_floats(
-    q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, factor: Tensor | float, scale: float | None, **options: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    dtype: torch.dtype,
+    scale: float | None,
+    factor: Tensor | float = 1.0,
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """Attend to operands in float32; the scale and a further factor multiply scores."""
     group, scale = q.shape[1] // k.shape[1], 1 / math.sqrt(q.shape[3]) if scale is None else scale
@@ -198,7 +204,7 @@ def int8_blocks(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, **options: Any
 ) -> tuple[Tensor, Tensor]:
     """Attend to the codes of queries, and of keys without their mean, in int8 by blocks."""
-    return of_integers(q, k, v, (QUERY_BLOCK, KEY_BLOCK), LARGEST, scale, **options)
+    return of_integers(q, k, v, blocks=(QUERY_BLOCK, KEY_BLOCK), most=LARGEST, scale=scale, **options)
 
 
 @declared(INT4)
@@ -206,21 +212,28 @@ def int4_tokens(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, **options: Any
 ) -> tuple[Tensor, Tensor]:
     """Attend to the codes of queries, and of keys without their mean, in int4, each with a scale."""
-    return of_integers(q, k, v, (1, 1), 7.0, scale, **options)
+    return of_integers(q, k, v, blocks=(1, 1), most=7.0, scale=scale, **options)
 
 
 @declared(MXFP8)
 def mxfp8(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, **options: Any) -> tuple[Tensor, Tensor]:
+    """Attend to queries and keys in mxfp8."""
+    return of_floats(in_mxfp8(q.float()), in_mxfp8(k.float()), v, dtype=q.dtype, scale=scale, **options)
+
+
+@declared(MXFP8_VALUES, "float16")
+def mxfp8_values(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, **options: Any
+) -> tuple[Tensor, Tensor]:
     """Attend to queries, keys and values in mxfp8; blocks of values are along tokens."""
-    held_q, held_k, held_v = in_mxfp8(q.float()), in_mxfp8(k.float()), in_mxfp8(v.float().mT).mT
-    return of_floats(held_q, held_k, held_v, q.dtype, 1.0, scale, **options)
+    return mxfp8.function(q, k, in_mxfp8(v.float().mT).mT, scale=scale, **options)
 
 
 @declared(NVFP4)
 def nvfp4(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, **options: Any) -> tuple[Tensor, Tensor]:
     """Attend to queries and keys in nvfp4, whose scales of the tensor multiply scores."""
     (held_q, of_q), (held_k, of_k) = in_nvfp4(q.float()), in_nvfp4(k.float())
-    return of_floats(held_q, held_k, v, q.dtype, of_q * of_k, scale, **options)
+    return of_floats(held_q, held_k, v, dtype=q.dtype, scale=scale, factor=of_q * of_k, **options)
 
 
 @declared(ROTATED)
@@ -230,4 +243,4 @@ def rotated_fp8(
     """Attend to rotated queries and keys in float8_e4m3fn, with a scale for each head."""
     (codes_q, scale_q), (codes_k, scale_k) = in_fp8(rotated(q.float())), in_fp8(rotated(k.float()))
     factor = scale_q * scale_k.repeat_interleave(q.shape[1] // k.shape[1], 1)
-    return of_floats(codes_q, codes_k, v, q.dtype, factor, scale, **options)
+    return of_floats(codes_q, codes_k, v, dtype=q.dtype, scale=scale, factor=factor, **options)

@@ -98,7 +98,7 @@ def several_blocks_of_columns(subject: Subject) -> SearchStrategy[Problem]:
 
 @attention_property(
     source="OCP Microscaling Formats 1.0, section 6; SageAttention3, arXiv 2505.11594, section 3",
-    hunts="a scale of neighbouring columns, or one that is rounded otherwise; a scale of all blocks used twice or never",
+    hunts="a scale of neighbouring columns, or rounded otherwise; a scale of all blocks that is used twice or never",
     not_applicable=without_columns,
     problems=several_blocks_of_columns,
     each_call=True,

@@ -32,9 +32,9 @@ from attn_spec.numbers.formats import EVERY, FORMATS
 
 #: Scales that are told apart where one may be several; more of them are an interval.
 _TOLD_APART = 3
-#: Exponents of the least and the largest scale of which something is said. Within them sums of products of codes, and
-#: what powers of 2 make of them, are normal numbers of each accumulator with the range of float32.
-_LEAST, _MOST = -60, 60
+#: Exponents of the least and the largest scale of which something is said. Above the least, a number that is subnormal
+#: in float32 has the code 0, whether it is flushed or not.
+_LEAST, _MOST = -100, 60
 
 
 @np.errstate(all="ignore")
@@ -54,9 +54,7 @@ def codes_times_scales(
         for y, sign in zip(sizes, (-1, 1), strict=True)
     )
     g = second_scale(quantiser, largest_of_blocks(of_all, sizes[1], there, first), 0)
-    s_low, s_high = (
-        block_scale(quantiser, a, by, sign) for a, by, sign in ((a_low, g_high, -1), (a_high, g_low, 1))
-    )
+    s_low, s_high = (block_scale(quantiser, a, by, sign) for a, by, sign in ((a_low, g_high, -1), (a_high, g_low, 1)))
     s = np.clip(block_scale(quantiser, a_high, g, 0), s_low, s_high)
     exact = low is high and not quantiser.division_error
     middle = low if exact else (low + high) / 2
@@ -65,7 +63,9 @@ def codes_times_scales(
     below, above = np.full(low.shape, np.inf), np.full(low.shape, -np.inf)
     for least, most in scales_between(quantiser, s_low, s_high):
         ends = (product(quantiser, least, g_low), product(quantiser, most, g_high))
-        codes = [rounded(quantiser, t, sign) for t, sign in zip(widened(quantiser, low, high, *ends), (-1, 1))]
+        codes = [
+            rounded(quantiser, t, sign) for t, sign in zip(widened(quantiser, low, high, *ends), (-1, 1), strict=True)
+        ]
         below = np.minimum(below, codes[0] * np.where(codes[0] < 0, most, least))
         above = np.maximum(above, codes[1] * np.where(codes[1] < 0, least, most))
     top = quantiser.largest_code * s_high
@@ -81,7 +81,8 @@ def codes_times_scales(
     # A scale of all blocks that is not finite makes NaN of a block of zeros, too.
     unknown = there & ((unknown & (a_high != 0)) | ~np.isfinite(g_high))
     error = np.where(g_high > g_low, np.maximum(g_high - g, g - g_low) / g, 0.0)
-    return known_within(np.broadcast_to(there & (a_high > 0), low.shape), unknown, middle, radius, g, error, s)
+    found = {"middle": middle, "radius": radius, "scales": g, "error": error, "of_blocks": s}
+    return known_within(np.broadcast_to(there & (a_high > 0), low.shape), unknown, **found)
 
 
 def second_scale(quantiser: Quantiser, most: np.ndarray, sign: int) -> np.ndarray:
@@ -108,9 +109,7 @@ def product(quantiser: Quantiser, s: np.ndarray, g: np.ndarray) -> np.ndarray:
     return bits.nearest(s * g, quantiser.arithmetic) if quantiser.second_level else s
 
 
-def scales_between(
-    quantiser: Quantiser, least: np.ndarray, most: np.ndarray
-) -> list[tuple[np.ndarray, np.ndarray]]:
+def scales_between(quantiser: Quantiser, least: np.ndarray, most: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return intervals that hold all scales from the least to the most; all but the last are one number each."""
     found, one = [], least
     while len(found) < _TOLD_APART - 1 and (one < most).any():
@@ -126,7 +125,7 @@ def holding(quantiser: Quantiser, own: str, scales: np.ndarray) -> str:
     """
     code, scale = EVERY[quantiser.format], EVERY[quantiser.scale_dtype]
     digits = code.precision + (scale.precision if scale.precision > 1 else 0)
-    least, most = (2.0**float(np.floor(np.log2(x))) for x in (scales.min(initial=1.0), scales.max(initial=1.0)))
+    least, most = (2.0 ** float(np.floor(np.log2(x))) for x in (scales.min(initial=1.0), scales.max(initial=1.0)))
     lowest, largest = least * 2.0 ** (1 - scale.precision) * code.smallest_subnormal, 2 * most * code.largest
     able = (
         name

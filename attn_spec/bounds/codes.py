@@ -58,12 +58,14 @@ def quantised(quantiser: Quantiser, low: np.ndarray, high: np.ndarray, there: np
     unknown = ~(np.isfinite(s_high) & np.isfinite(most_high)) | (~empty & (s_high < smallest))
     middle, radius = np.where(unclear, 0.0, middle), np.where(unclear, quantiser.largest_code + 1, radius)
     error = np.where((s_high > s_low) & ~unclear, np.maximum(s_high - s, s - s_low) / s, 0.0)
-    return known_within(there & ~empty, unknown & there, middle, radius, s, error, s)
+    found = {"middle": middle, "radius": radius, "scales": s, "error": error, "of_blocks": s}
+    return known_within(there & ~empty, unknown & there, **found)
 
 
 def known_within(
     inside: np.ndarray,
     unknown: np.ndarray,
+    *,
     middle: np.ndarray,
     radius: np.ndarray,
     scales: np.ndarray,
@@ -73,7 +75,7 @@ def known_within(
     """Return codes of what lies ``inside`` blocks with a scale, 0 elsewhere, with no bound where it is ``unknown``."""
     radius = np.where(unknown, np.inf, np.where(inside, radius, 0.0))
     known = inside & ~unknown
-    by_token = known.any(axis=-1, keepdims=True)
+    by_token = np.asarray(known.any(axis=-1, keepdims=True))
     return Codes(
         np.nan_to_num(np.where(known, middle, 0.0)),
         np.where(np.isnan(radius), np.inf, radius),

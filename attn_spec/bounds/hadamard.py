@@ -45,9 +45,7 @@ def sylvester(n: int) -> np.ndarray:
 
 
 @np.errstate(all="ignore")
-def rotated(
-    quantiser: Quantiser, low: np.ndarray, high: np.ndarray, dtype: str
-) -> tuple[np.ndarray, np.ndarray]:
+def rotated(quantiser: Quantiser, low: np.ndarray, high: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the least and the most of rotated vectors, [B, H, S, D], for numbers from ``low`` to ``high``.
 
     ``dtype`` is that of the tensor, in which they are stored if the quantiser says "input".

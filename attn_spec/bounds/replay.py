@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.bounds.block_scales import codes_times_scales, holding
-from attn_spec.bounds.codes import FLOAT64, quantised
+from attn_spec.bounds.codes import FLOAT64, Codes, quantised
 from attn_spec.bounds.hadamard import rotated
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.quantisers import Quantiser

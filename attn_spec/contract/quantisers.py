@@ -114,12 +114,20 @@ class Quantiser:
             raise QuantiserError(f'quantiser field rounding="add_half" makes integers, and none of {self.format}')
         if self.subtracts and self.of != "k":
             raise QuantiserError(f'quantiser field subtracts="mean_of_keys" is one of k, not of {self.of}')
+        self._check_rotation()
+        self._check_columns()
+
+    def _check_rotation(self) -> None:
         if self.rotates and self.of == "v":
-            raise QuantiserError("quantiser field rotates is one of q and k: an output of rotated values is rotated too")
+            raise QuantiserError(
+                "quantiser field rotates is one of q and k: an output of rotated values is rotated too"
+            )
         if not (isinstance(self.signs, tuple) and all(sign in (1, -1) for sign in self.signs)):
             raise QuantiserError(f"quantiser field signs must be a tuple of 1 and -1, not {self.signs!r}")
         if self.signs and not self.rotates:
             raise QuantiserError('quantiser field signs is one of a rotation; declare rotates="hadamard"')
+
+    def _check_columns(self) -> None:
         if self.second_level and self.columns is None:
             raise QuantiserError("quantiser field second_level is one of blocks of columns; declare columns=")
         if self.second_level and self.scale_dtype != "float8_e4m3fn":

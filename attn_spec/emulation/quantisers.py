@@ -161,8 +161,10 @@ class Quantising:
         most = self.largest_of_blocks(whole, x).astype(form)
         # Either of the two constants may divide first where a division may be off.
         scale = EVERY[quantiser.scale_dtype].largest
-        g = most / form(quantiser.most) / form(scale) if quantiser.division_error >= 2 else (
-            most / form(quantiser.most * scale)
+        g = (
+            most / form(quantiser.most) / form(scale)
+            if quantiser.division_error >= 2
+            else (most / form(quantiser.most * scale))
         )
         return g.astype(np.float32).astype(np.float64)
 

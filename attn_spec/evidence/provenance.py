@@ -114,7 +114,12 @@ def contract_fields(contract: Contract, dtype: str) -> dict[str, Any]:
     found = {item.name: getattr(resolved, item.name) for item in fields(Contract)}
     found["quantisers"] = "; ".join(map(repr, contract.quantisers))
     others = {"alternatives": "; ".join(map(describe, contract.alternatives))}
-    return {"summary": describe(contract), **found, **others, **({"weakness": why} if (why := contract.weakness) else {})}
+    return {
+        "summary": describe(contract),
+        **found,
+        **others,
+        **({"weakness": why} if (why := contract.weakness) else {}),
+    }
 
 
 def catalogue() -> list[dict[str, Any]]:

@@ -122,7 +122,9 @@ def test_products_with_reciprocals_lie_within_what_is_open(quantiser, seed):
     axes = {"tensor": None, "head": (2, 3)}
     g = np.float32(1)
     if quantiser.second_level:
-        g = np.abs(x).max(axes[quantiser.second_level], keepdims=True) * (np.float32(1) / np.float32(quantiser.most * top))
+        g = np.abs(x).max(axes[quantiser.second_level], keepdims=True) * (
+            np.float32(1) / np.float32(quantiser.most * top)
+        )
     blocks, of_block = blocks_of(x, columns), np.expand_dims(g, -1)
     scale = (np.abs(blocks).max(-1, keepdims=True) * (np.float32(1) / most) * (np.float32(1) / of_block)).astype(float)
     if quantiser.scale_rounding == "up" and quantiser.scale_dtype != "float32":
@@ -162,8 +164,7 @@ def test_rotated_numbers_of_float32_lie_between_the_ends(D, seed):
 
     low, high = rotated(quantiser, x, x, "bfloat16")
 
-    for one in made:
-        one = one.reshape(x.shape)
+    for one in (each.reshape(x.shape) for each in made):
         assert ((low <= one) & (one <= high)).all()
     assert (low is high) == (n == 1)
     sizes = np.abs(x).reshape(1, 2, 5, D // n, n).sum(-1, keepdims=True) / np.sqrt(n)
@@ -238,7 +239,9 @@ def test_the_truth_is_attention_of_codes_times_scales(quantiser, regime):
         steps = quantised if quantiser.columns is None else codes_times_scales
         found = steps(quantiser, low, high, there, np.zeros(len(x), dtype=int))
         held.append(found.codes * found.scales)
-    real = Problem(q=held[0], k=held[1].repeat(2, 1), v=problem.v.repeat(2, 1), scale=problem.scale_value, dtypes="float64")
+    real = Problem(
+        q=held[0], k=held[1].repeat(2, 1), v=problem.v.repeat(2, 1), scale=problem.scale_value, dtypes="float64"
+    )
 
     other = Analysis(real).oracle.first
     assert bound.in_domain.all()

@@ -94,7 +94,9 @@ def test_either_code_around_a_quotient_lies_within_what_is_open(form):
     found = replay_of(x, Quantiser(of="k", block=8, format=form, rounding="either", **EXACT))
     nearest = replay_of(x, Quantiser(of="k", block=8, format=form, **EXACT))
 
-    quotient = np.clip(x.astype(np.float32) / found.scales.astype(np.float32), -EVERY[form].largest, EVERY[form].largest)
+    quotient = np.clip(
+        x.astype(np.float32) / found.scales.astype(np.float32), -EVERY[form].largest, EVERY[form].largest
+    )
     grid = bits.spacing(quotient, form)
     drawn = np.floor(quotient / grid + rng.random(x.shape)) * grid
 

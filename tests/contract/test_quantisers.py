@@ -32,7 +32,10 @@ ROTATED = Quantiser(of="k", format="int4", rotates="hadamard", signs=(1, 1, -1))
         ({"block": True}, "block must be a number of tokens"),
         ({"lanes": 1.5}, "lanes must be an integer, 1 or more, not 1.5"),
         ({"lanes": 4}, "lanes divides blocks of a number of tokens; declare block="),
-        ({"rounding": "random"}, "rounding must be one of ('nearest_even', 'nearest', 'add_half', 'toward_zero', 'either')"),
+        (
+            {"rounding": "random"},
+            "rounding must be one of ('nearest_even', 'nearest', 'add_half', 'toward_zero', 'either')",
+        ),
         ({"rounding": "add_half", "format": "float8_e5m2"}, "makes integers, and none of float8_e5m2"),
         ({"largest": 128}, "largest must be at most 127, the largest code of int8, not 128"),
         ({"scale": 0.0}, "scale must be finite, above 0, or None, not 0.0"),

@@ -66,7 +66,7 @@ from .random_options import (
     one_of,
     without_orphans,
 )
-from .random_quantisers import NOT_QUANTISED, drawn_quantisers, with_blocks, without_silent
+from .random_quantisers import NOT_QUANTISED, drawn_quantisers, without_silent
 
 #: Dtypes, each repeated by its share: the truth for float64 is expensive, and its bounds are those of float32.
 _DTYPES = ("float32", "float16", "bfloat16") * 2 + ("float64",)
@@ -134,10 +134,7 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
         executes, declares = (_with(contract, backward_weights="stored") for contract in (executes, declares))
     cast, in_exponent = drawn_cast(np.random.default_rng([seed, 15]), executes, declares)
     executes, declares = (_with(contract, **cast) for contract in (executes, declares))
-    quantisers = {} if presentation else drawn_quantisers(np.random.default_rng([seed, 17]), executes)
-    if quantisers:
-        further = with_blocks(np.random.default_rng([seed, 20]), quantisers["quantisers"])
-        quantisers = quantisers | {"quantisers": further}
+    quantisers = {} if presentation else drawn_quantisers(seed, executes)
     executes, declares = (_with(contract, **quantisers) for contract in (executes, declares))
     stored, of_output = drawn_output(np.random.default_rng([seed, 18]), layer)
     executes, declares = (_with(contract, **stored) for contract in (executes, declares))

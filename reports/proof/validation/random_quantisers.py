@@ -23,17 +23,19 @@ NOT_QUANTISED = {"states", "latent"}
 SHARE = 0.15
 
 
-def drawn_quantisers(rng: np.random.Generator, executes: Contract) -> dict[str, Any]:
-    """Draw the quantisers of a kernel, and what it promises of their error; mostly none.
+def drawn_quantisers(seed: int, executes: Contract) -> dict[str, Any]:
+    """Draw the quantisers of a kernel of a seed, and what it promises of their error; mostly none.
 
     A contract whose reference bounds a row by the lengths of its vectors has none.
     """
+    rng, apart = (np.random.default_rng([seed, n]) for n in (17, 20))  # other draws stay as they are
     if rng.random() >= SHARE or executes.reference == "upper_bound":
         return {}
     of = one_of(rng, ("qk", "qk", "qk", "k", "kv", "qkv", "v"))
     form = one_of(rng, ("int8", "int8", "float8_e4m3fn", "float8_e5m2"))
     within = one_of(rng, (None, None, 100.0))
-    return {"quantisers": tuple(_drawn(rng, name, form) for name in of), "quantisation_within": within}
+    plain = tuple(_drawn(rng, name, form) for name in of)
+    return {"quantisers": with_blocks(apart, plain), "quantisation_within": within}
 
 
 def _drawn(rng: np.random.Generator, of: str, form: str) -> Quantiser:
@@ -58,7 +60,7 @@ def _drawn(rng: np.random.Generator, of: str, form: str) -> Quantiser:
 
 def with_blocks(rng: np.random.Generator, quantisers: tuple[Quantiser, ...]) -> tuple[Quantiser, ...]:
     """Draw further formats, blocks of columns, a second level and a rotation for quantisers; half of them stay."""
-    if not quantisers or rng.random() < 0.5:
+    if rng.random() < 0.5:
         return quantisers
     both = {"q", "k"} <= {one.of for one in quantisers}
     way = one_of(rng, ("format", "columns", "columns", "levels", "rotated", "rotated columns"))
@@ -67,12 +69,12 @@ def with_blocks(rng: np.random.Generator, quantisers: tuple[Quantiser, ...]) -> 
     if "rotated" in way and both:
         rotation = {"rotates": "hadamard", "signs": one_of(rng, ((), (1, -1), (-1, 1, 1, -1, 1)))}
         rotation["rotated_dtype"] = one_of(rng, ("float32", "input", "bfloat16"))
-    return tuple(_with_blocks(rng, one, way, form or one.format, rotation if one.of != "v" else {}) for one in quantisers)
+    return tuple(
+        _with_blocks(rng, one, way, form or one.format, rotation if one.of != "v" else {}) for one in quantisers
+    )
 
 
-def _with_blocks(
-    rng: np.random.Generator, one: Quantiser, way: str, form: str, rotation: dict[str, Any]
-) -> Quantiser:
+def _with_blocks(rng: np.random.Generator, one: Quantiser, way: str, form: str, rotation: dict[str, Any]) -> Quantiser:
     changes: dict[str, Any] = {"format": form, **rotation}
     if one.rounding == "add_half" and not form.startswith("int"):
         changes["rounding"] = "nearest"
@@ -85,7 +87,8 @@ def _with_blocks(
     if rng.random() < 0.15:
         changes["rounding"] = "either"
     if way == "levels":
-        changes |= {"scale_dtype": "float8_e4m3fn", "second_level": one_of(rng, ("head", "tensor"))}
+        # Kernels of some presentations are executed sequence by sequence, and none of these calls has all of a tensor.
+        changes |= {"scale_dtype": "float8_e4m3fn", "second_level": "head"}
     return replace(one, **changes)
 
 

@@ -112,26 +112,25 @@ def _mean_that_overflows() -> bool:
     return _held((smooth,), [512.0], [[512.0]], scale=1.0, lse=np.inf)
 
 
-def _rotated(x: float, other: float, code_of: float, scale: float, of_queries: float, sigma: float) -> bool:
-    """Judge the score of one key of two numbers whose first rotated one has that code, over a fixed scale.
+def _rotated(x: float, other: float, *, scale: float = 1.0, of_queries: float = 1.0, sigma: float = _SMALL) -> bool:
+    """Judge the score of one key of two numbers whose first rotated one has a code of 0, over a fixed scale.
 
     The query is rotated to a code of 100 and one of 0. Its product with the key is then 100 times the key's first code.
     """
     fixed = [Quantiser(of=name, scale=s, rotates="hadamard") for name, s in (("q", of_queries), ("k", scale))]
     half = float(nearest(np.array(100 * of_queries / np.sqrt(2.0)), "float32"))
-    score = 100 * of_queries * code_of * scale * sigma
-    return _held(tuple(fixed), [half, half], [[x, other]], scale=sigma, lse=score)
+    return _held(tuple(fixed), [half, half], [[x, other]], scale=sigma, lse=0.0)
 
 
 def _rounded_rotation() -> bool:
     """Judge a code of 0 for the sum of two numbers near 1000, which is 1/2 plus what their products may be off by."""
-    return _rotated(1000.0, -1000.0 + 11586 * 2.0**-14, 0.0, 1.0, 1.0, _SMALL)
+    return _rotated(1000.0, -1000.0 + 11586 * 2.0**-14)
 
 
 def _flushed_rotation() -> bool:
     """Judge a code of 0 for the sum of two products, each of which is below the smallest normal number."""
     x = float(nearest(np.array(0.95 * 2.0**-126 * np.sqrt(2.0)), "float32"))
-    return _rotated(x, x, 0.0, 1.8 * 2.0**-125, 2.0**60, 2.0**54)
+    return _rotated(x, x, scale=1.8 * 2.0**-125, of_queries=2.0**60, sigma=2.0**54)
 
 
 def _block_of_infinity() -> bool:
