@@ -35,8 +35,8 @@ Values = np.ndarray[Any, np.dtype[np.float64]]
 def nearest(x: np.ndarray, dtype: str) -> Values:
     """Round float64 values to ``dtype``: to nearest, ties to even, gradual underflow, overflow as the format has it.
 
-    A number above the largest, or an infinity, becomes what the format has: an infinity, NaN, or its largest number. NaN
-    stays NaN, also where the format has none.
+    A number above the largest, or an infinity, becomes what the format has: an infinity, NaN, or its largest number.
+    NaN stays NaN, also where the format has none.
     """
     x = np.asarray(x, dtype=np.float64)
     if dtype == "float64":
@@ -77,7 +77,7 @@ def spacing(x: np.ndarray, dtype: str) -> Values:
 def finite(dtype: str) -> Values:
     """Return the finite numbers of a format of 8 bits that are not negative, in ascending order."""
     found = [0.0]
-    while found[-1] < FORMATS[dtype].largest:
+    while found[-1] < EVERY[dtype].largest:
         found.append(found[-1] + spacing(np.array(found[-1]), dtype).item())
     return np.array(found)
 
@@ -94,7 +94,7 @@ def is_representable(x: np.ndarray, dtype: str) -> bool:
             y = x.astype(np.float32)
         return bool(np.all(((y == x) & (y.view(np.uint32) & 0xFFFF == 0)) | np.isnan(x)))
     known = x[~np.isnan(x)]
-    if FORMATS[dtype].is_integer and known.size < x.size:
+    if EVERY[dtype].is_integer and known.size < x.size:
         return False
     return bool(identical(nearest(known, dtype), known).all())
 

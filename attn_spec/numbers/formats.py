@@ -76,9 +76,7 @@ _ROWS = (
     Format(name="float8_e5m2", precision=3, emin=-14, largest=57344.0, source="OCP OFP8 1.0"),
     Format(name="float8_e4m3fnuz", precision=4, emin=-7, largest=240.0, source="arXiv 2206.02915", **_FNUZ),
     Format(name="float8_e5m2fnuz", precision=3, emin=-15, largest=57344.0, source="arXiv 2206.02915", **_FNUZ),
-    Format(
-        name="int8", precision=7, emin=0, largest=127.0, least=-128.0, source="ISO/IEC 9899, int8_t", **_INTEGERS
-    ),
+    Format(name="int8", precision=7, emin=0, largest=127.0, least=-128.0, source="ISO/IEC 9899, int8_t", **_INTEGERS),
 )
 
 #: Formats of tensors and of stages of a contract, by name.
