@@ -50,6 +50,7 @@ def absorbing(problem: Problem) -> tuple[Problem, Problem, np.ndarray]:
         scale=scale,
         latent=False,
         dtypes="float64",  # which holds the keys and values of a head, and every option
+        **problem.options_by_query_head(),
     )
     return after, before, W_UV
 

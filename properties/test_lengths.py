@@ -248,7 +248,7 @@ def beside_short_ones(subject: Subject, problem: Problem) -> tuple[Problem, np.n
     longer, used = problem.take("B", entries), problem.used_queries[entries]
     few = rng.integers(2 if limits.query_lengths is None or 1 in limits.query_lengths else 1, size=len(entries))
     keys = np.where(is_short, np.maximum(few, limits.least_keys), problem.end_keys[entries])
-    if subject.supports("seqused_q"):
+    if subject.supports("seqused_q") and not problem.projects:  # a layer has one length of queries
         used = np.where(is_short, keys if limits.equal_lengths else few, used)
         longer = longer.replace(seqused_q=used[:, None, None, None])
     elif limits.keys_reach_queries or limits.equal_lengths:

@@ -32,7 +32,6 @@ from attn_spec.contract.terms import guard, term
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS, narrowest
 from attn_spec.problem.dtypes import simplified
-from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
 #: Options of scales by the tensor that they are factors of.
@@ -123,10 +122,8 @@ def replayed(problem: Problem, contract: ResolvedContract) -> Problem:
         if quantiser.has_descale:
             made[DESCALE_OF[name]], error = (repeated(x) for x in _of_heads(quantiser, found))
             made[f"{name}_scale_error"] = error if error.any() else None
-    for name, row in OPTIONS.items():  # each query head has a kv head of its own
-        own = getattr(problem, name)
-        if row.tensor and name not in scaled and own is not None and row.axes[1] == "G" and own.shape[1] != 1:
-            made[name] = problem.per_query_head(own)
+    # Each query head has a kv head of its own.
+    made |= {name: x for name, x in problem.options_by_query_head().items() if name not in scaled}
     made["dtypes"] = _dtypes(problem, contract.quantisers, held)
     return Replayed(**made)
 

@@ -180,7 +180,8 @@ class States(Buffers):
 class Pairs(States):
     """Two states in four tensors, without the axis of states: v_a, s_a, v_b, s_b.
 
-    A problem of fewer states is handed over with empty states, whose outputs are 0.
+    A problem of fewer states is handed over with empty states, whose outputs are 0. Where its one state has no keys
+    either, the other has the same output, since a merge may give the mean of both.
     """
 
     outputs: tuple[str, ...] = ("T", "H", "D")
@@ -207,6 +208,8 @@ class Pairs(States):
         del unread
         missing = 2 - problem.key_length
         v = np.pad(problem.v, ((0, 0), (0, 0), (0, missing), (0, 0)))
+        if missing == 1:
+            v[:, :, 1] = np.where(problem.visible[:, :, 0], 0.0, v[:, :, 0])
         s = np.pad(self.log_sum_exps(problem), ((0, 0), (0, 0), (0, missing)), constant_values=-np.inf)
         found = {}
         for place, side in enumerate("ab"):

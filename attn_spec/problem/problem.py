@@ -90,6 +90,11 @@ class Problem(Sequences):
         """
         return of_kv_heads if self.group == 1 else np.repeat(of_kv_heads, self.group, axis=1)
 
+    def options_by_query_head(self) -> dict[str, np.ndarray]:
+        """Return the options that have numbers of their own for kv heads, with axes [B, Hq, ..], by name."""
+        tensors = {name: getattr(self, name) for name, row in OPTIONS.items() if row.tensor and row.axes[1] == "G"}
+        return {name: self.per_query_head(x) for name, x in tensors.items() if x is not None and x.shape[1] != 1}
+
     def by_pair(self, name: str) -> np.ndarray:
         """Return the numbers of an option as four axes that broadcast to those of scores, [B, Hq, Sq, Sk].
 

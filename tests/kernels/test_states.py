@@ -110,9 +110,23 @@ def test_a_pair_that_lacks_a_state_has_an_empty_one():
     handed = PRESENTATIONS["states_pair_ht"].handed(PROBLEM.take("K", [0])).tensors
 
     assert np.isneginf(handed["s_b"]).all()
-    assert not handed["v_b"].any()
+    assert not handed["v_b"][~np.isneginf(handed["s_a"]).T].any()
     assert handed["s_a"].shape == (2, 4)
     assert handed["v_a"].shape == (4, 2, 5)
+
+
+def test_both_states_of_a_pair_without_keys_have_one_output():
+    """A merge that gives the mean of both is right then, as it is for a problem of one key."""
+    problem = PROBLEM.take("K", [0])
+    seen = np.zeros(problem.score_shape, dtype=bool)
+    seen[1:] = True
+    handed = PRESENTATIONS["states_pair_ht"].handed(problem.replace(mask=seen)).tensors
+
+    empty = np.isneginf(handed["s_a"]).T
+    assert (handed["v_b"][empty] == handed["v_a"][empty]).all()
+    assert not handed["v_b"][~empty].any()
+    assert empty[0].all()
+    assert not empty[1:].all()
 
 
 def test_lists_have_the_states_of_each_token_and_poison_behind_them():
