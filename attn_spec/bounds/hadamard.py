@@ -38,10 +38,11 @@ def signs_of(quantiser: Quantiser, head_dim: int) -> np.ndarray:
 
 
 def sylvester(n: int) -> np.ndarray:
-    """Return Sylvester's matrix of n rows, a power of 2: entry i, j is -1 to the number of bits that i and j share."""
-    rows = np.arange(n)
-    shared = np.bitwise_count(rows[:, None] & rows)
-    return 1.0 - 2.0 * (shared % 2)
+    """Return Sylvester's matrix of n rows, a power of 2: H of n rows has H, H over H, -H of half as many."""
+    H = np.ones((1, 1))
+    while len(H) < n:
+        H = np.block([[H, H], [H, -H]])
+    return H
 
 
 @np.errstate(all="ignore")
