@@ -80,7 +80,7 @@ class ScaleNoPowerOfTwo(QuantisingAttention):
         return bits.nearest(s, "float32")
 
 
-@mutant(source="OCP Microscaling Formats 1.0, section 6.3", named_by=COLUMNS, **told(*_MX))
+@mutant(source="made up: the rule of OCP MX 1.0, 6.3, where another one is declared", named_by=COLUMNS, **told(*_MX))
 class ScaleRoundedDown(QuantisingAttention):
     """Scales are the power of 2 below, so that the largest numbers of a block saturate."""
 
