@@ -29,11 +29,11 @@ BOTH: dict[str, Any] = {
     "lse_merges": 1,
     "scale_on": "operands",
 }
-#: The same in the forward pass alone: formats of its stages, which kernels often have as narrow as their inputs.
+#: Fields of the forward pass: formats of its stages, which kernels often have as narrow as their inputs.
 FORWARD: dict[str, Any] = dict.fromkeys(
     ("score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities", "output_accumulation"), "input"
 )
-#: The same in the backward pass alone.
+#: Fields of the backward pass, with values that kernels often have.
 BACKWARD: dict[str, Any] = {
     "weight_gradients": "input",
     "delta": "either",

@@ -1,4 +1,4 @@
-"""Whether a callable that takes a bias and no mask also does what masks do: by a bias that is -inf where they hide."""
+"""Find whether a callable with a bias and no mask also does what masks do: by a bias that is -inf where they hide."""
 
 from __future__ import annotations
 

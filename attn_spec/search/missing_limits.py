@@ -42,7 +42,7 @@ WIDEST = (256, 128, 64)
 class Within:
     """Problems near a failing one, all within a limit that the failing one is beyond."""
 
-    #: What the problems differ in, and the limit to declare.
+    #: Words for the difference of the problems, and the limit to declare.
     says: str
     #: Functions that make the problems. Each may raise :class:`ProblemError`.
     problems: tuple[Callable[[], Problem], ...]

@@ -33,7 +33,7 @@ SCALED: dict[str, tuple[int, dict[str, Any]]] = {
     "mxfp4": (32, {"format": "float4_e2m1fn", "scale_dtype": "float8_e8m0fnu", "scale_rounding": "up"}),
     "nvfp4": (16, {"format": "float4_e2m1fn", "scale_dtype": "float8_e4m3fn", "second_level": "tensor"}),
 }
-#: What comes before codes: nothing, the mean of keys that is subtracted, a rotation of q and k.
+#: Steps before codes: none, the mean of keys that is subtracted, a rotation of q and k.
 BEFORE = ("", "mean", "rotation")
 #: Tensors that are quantised: a cache of keys and values, or all inputs.
 TENSORS = ("kv", "qkv")
@@ -51,7 +51,7 @@ class Choice:
     format: str
     #: Tokens of a scale, or for instance "32 numbers".
     block: int | str
-    #: What comes first, one of ``BEFORE``.
+    #: Step before codes, one of ``BEFORE``.
     before: str
     errors: dict[str, float]
 

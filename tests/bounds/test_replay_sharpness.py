@@ -1,4 +1,4 @@
-"""What a replay adds to bounds: nothing where codes and scales are exact, and a few roundings where they are not."""
+"""A replay adds nothing to bounds where codes and scales are exact, and a few roundings where they are not."""
 
 from dataclasses import replace
 

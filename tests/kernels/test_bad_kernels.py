@@ -150,7 +150,7 @@ BAD = (
         "options = ('rotary', 'rotary_key_positions')\n"
         "attention = declare(looking, supports=options, always=('rotary',), head_dims=(1,))",
         1,
-        ("IndexError: index", "hint      the problem has positions up to", "declare largest_position="),
+        ("IndexError: index", "hint      right with positions that are counted", "declare largest_position="),
         ("--profile", "ci"),
     ),
     Bad(

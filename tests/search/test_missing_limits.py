@@ -1,4 +1,4 @@
-"""Where a call fails, or a scale is below 0, a limit is named if the kernel was asked, and is right, within it."""
+"""A limit is named where a call fails, or a scale is below 0, if the kernel was asked, and is right, within it."""
 
 import numpy as np
 import pytest
