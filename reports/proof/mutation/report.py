@@ -49,6 +49,8 @@ TESTS = (
         "bounds/pair_bounds",
         "attention/layers",
         "bounds/replay",
+        "bounds/replay_sharpness",
+        "bounds/block_scales",
         "bounds/output_scale",
         "bounds/scaled_probabilities",
         "bounds/descales",

@@ -25,7 +25,7 @@ _MODULES = {
     "attention": ("arithmetic", "scores", "definition", "enclosure", "gradients", "gradient_enclosure"),
     "judgement": ("oracle", "analysis", "measure"),
     "contract": ("roundoff", "products", "readings"),
-    "bounds": ("intermediates", "running_error", "operand_bounds", "replay"),
+    "bounds": ("intermediates", "running_error", "operand_bounds", "replay", "codes", "block_scales", "hadamard"),
     "bounds.forward": (
         *("product_bounds", "score_bounds", "weight_bounds", "row_sum_bounds", "bounds", "domain", "output_bounds"),
         *("weighted_means", "sink_bounds", "cast_bounds", "output_scale_bounds"),
