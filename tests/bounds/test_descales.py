@@ -1,5 +1,7 @@
 """Descales: the truth is attention of the products, and what a contract says of them bounds emulated kernels."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -42,6 +44,22 @@ def descaled(seed, dtype="float32", regime="normal"):
     rng = np.random.default_rng(seed)
     drawn = {name: str(rng.choice(known)) for name, known in PATTERNS.items()}
     return recipe(seed, dtype, regime=regime, **drawn).problem()
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0, 0.5])
+def test_a_power_of_two_on_values_leaves_them_the_rounding_of_operands(scale):
+    """One visible key gives its value times the scale, which tf32 rounds; nothing else is off."""
+    v = np.full((1, 1, 1, 1), 1 + 2.0**-11 - 2.0**-40)
+    problem = Problem(q=np.ones(v.shape), k=np.ones(v.shape), v=v, dtypes="float64")
+    problem = problem.replace(v_descale=np.full(v.shape, scale))
+    contract = replace(FUSED, operands="tf32", value_descale_on="operands")
+    made = emulate("descaled", contract, supports=(*SUPPORTS, *FACTORS, *DESCALE_AXES), dtypes=("float64",))
+    answer = Subject(made, "float64")(problem)
+
+    judgement = judge(problem, contract.at("float64"), output=answer["output"])
+
+    assert answer["output"].item() == scale
+    assert 0.9 < judgement.measurements[0].ratio <= 1
 
 
 def test_the_truth_is_attention_of_the_products():

@@ -10,7 +10,8 @@ more, and what underflows on the way to dQ, dK or the gradient of a bias is mult
 
 A descale of values is such a factor. ``value_descale_on`` of a contract says what it multiplies. An underflow before
 that product is multiplied by the factor, and one behind it is not: the bound has the larger (``Intermediates.raised``).
-A descale that is a power of 2 changes no digit, but may make what it multiplies underflow.
+A descale that is a power of 2 changes no digit, but may make what it multiplies underflow. Values that are stored as
+operands behind it are rounded to the format of these all the same.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from attn_spec.bounds.replay import replay_of
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.products import Factors
 from attn_spec.contract.roundoff import is_power_of
+from attn_spec.contract.stages import EXACT, Rounding
 from attn_spec.contract.terms import count, standing, term
+from attn_spec.numbers.formats import FORMATS
 
 #: The least 1 - p, a power of 2, that no format rounds.
 _EXACT = 2.0**-3
@@ -42,7 +45,7 @@ def factor_underflow(forward: Intermediates, contract: ResolvedContract, *stages
     """Bound the loss to underflow of a product with a factor; 0 where it is not rounded, nor made smaller."""
     d = forward.problem.v_descale
     lost = max(contract.stage(stage).eta for stage in stages) if _of_dropout(forward, contract, *stages) else 0.0
-    if d is None or (_has_powers_of_2(d) and d.min(initial=1.0) >= 1):
+    if d is None or (_has_powers_of_2(d) and d.min(initial=1.0) >= 1 and not _stored_value(forward, contract).eta):
         return lost
     of_values = max(contract.stage(stage).eta for stage in (*stages, *_value_stages(contract)))
     if contract.value_descale_on == "operands":  # which are stored once more
@@ -80,18 +83,27 @@ def _of_descale(forward: Intermediates, contract: ResolvedContract, *stages: str
     """Return the roundings of a product with a descale of values, in the coarsest stage; powers of 2 are exact.
 
     The descale is loaded, and there is one product more than without it, of values, weights, outputs or constants.
-    Values that it has multiplied are stored as operands are.
+    Values that it has multiplied are stored as operands are, also where the product is exact.
     """
     d = forward.problem.v_descale
     of_scale = _of_block_scale(forward, contract)
-    if d is None or (_has_powers_of_2(d) and not of_scale):
+    if d is None:
         return of_scale
-    u = max(contract.stage(stage).u for stage in (*stages, *_value_stages(contract)))
+    exact, on_operands = _has_powers_of_2(d) and not of_scale, contract.value_descale_on == "operands"
+    store = (_stored_value(forward, contract) if exact else contract.stages.operands).u if on_operands else 0.0
+    stored = ((store, count("the store of a value that a descale multiplies", 1)),) if store else ()
+    if exact:
+        return (*stored, *of_scale)
+    further = ("score_accumulation",) if on_operands else _value_stages(contract)
+    u = max(contract.stage(stage).u for stage in (*stages, *further))
+    return ((u, count("a descale of values as it is loaded, and its product", 2)), *stored, *of_scale)
+
+
+def _stored_value(forward: Intermediates, contract: ResolvedContract) -> Rounding:
+    """Return the rounding of a value as an operand after a product that is exact; none if it is stored only once."""
     if contract.value_descale_on != "operands":
-        return ((u, count("a descale of values as it is loaded, and its product", 2)), *of_scale)
-    work = max(contract.stage(stage).u for stage in (*stages, "score_accumulation"))
-    stored = (contract.stages.operands.u, count("the store of a value that a descale multiplies", 1))
-    return ((work, count("a descale of values as it is loaded, and its product", 2)), stored, *of_scale)
+        return EXACT
+    return contract.stages.operands.of(FORMATS[forward.problem.dtype_of("v")])
 
 
 def _of_block_scale(forward: Intermediates, contract: ResolvedContract) -> Factors:
