@@ -91,7 +91,7 @@ SCORE_WAYS = (
         contract={"multiplicand_pieces": 2, "output_accumulation": NARROW},
     ),
     Way(name="depth 3", problem={"n": 3}, contract={"summation_depth": 3}),
-    Way(name="ALiBi alone, a light key", problem=_ALONE | {"n": 2, "Sq": 2, "slopes": 7.3, "value_spread": 1.0}),
+    Way(name="ALiBi alone, a light key", problem=_ALONE | {"n": 4, "Sq": 4, "slopes": 7.3, "value_spread": 1.0}),
     Way(
         name="ALiBi alone, tiny slopes",
         problem=_ALONE | {"n": 9, "Sq": 9, "slopes": 1.5 * 2.0**-24},
