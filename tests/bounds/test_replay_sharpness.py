@@ -57,8 +57,26 @@ def test_a_scale_by_a_rounded_reciprocal_is_inside_and_none_is_far(seed):
     assert (scale < found.scales).any()
     assert (found.scale_error > 0).all()
     assert found.scale_error.max() <= 8 * U
-    wide = scales_of(x, Quantiser(of="k", block=1, division_error=400.0))
-    up, down = (most * np.float32(1 + sign * 390 * U) / np.float32(127) for sign in (1, -1))
+    wide = scales_of(x, Quantiser(of="k", block=1, division_error=4e4))
+    up, down = (most * np.float32(1 + sign * 3.9e4 * U) / np.float32(127) for sign in (1, -1))
     for moved in (up, down):
         assert (np.abs(moved - wide.scales) <= wide.scale_error * wide.scales).all()
-    assert wide.scale_error.max() <= 410 * U
+        codes = np.rint(x.astype(np.float32) / moved)
+        assert (np.abs(codes - wide.codes) <= wide.radius).all()
+        assert (codes != wide.codes)[x > -1].any()
+    assert wide.scale_error.max() <= 4.1e4 * U
+
+
+def test_blocks_start_from_the_first_key_behind_a_left_pad():
+    problem = problem_of(leftpad_k="ragged@B111")
+    first = problem.first_keys
+    contract = replace(FUSED, quantisers=(Quantiser(of="k", block=4, division_error=0.0),)).at("float16")
+
+    scales = replayed(problem, contract).k_descale[:, ::2, :, 0]
+
+    assert (first > 0).any()
+    for b, h in np.ndindex(2, 2):
+        for start in range(first[b], 21, 4):
+            block = problem.k[b, h, start : start + 4]
+            most = np.abs(block).max().astype(np.float32)
+            assert (scales[b, h, start : start + 4] == most / np.float32(127)).all()
