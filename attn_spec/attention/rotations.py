@@ -149,7 +149,8 @@ def rotations(
 
 def _along(given: np.ndarray, length: int) -> np.ndarray:
     """Positions [B, 1, S, 1], [B, 1, 1, S], [S, 1] or [1, S], where S may be 1 for all rows, as [B, 1, S] or [S]."""
-    flat = given.astype(np.int64).reshape(*given.shape[:-2], -1)
+    *entries, rows, columns = given.shape
+    flat = given.astype(np.int64).reshape(*entries, rows * columns)  # of no entries the length cannot be inferred
     return np.broadcast_to(flat, (*flat.shape[:-1], length))
 
 

@@ -10,6 +10,7 @@ from attn_spec.attention import definition
 from attn_spec.attention.enclosure import enclose
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.attention.gradients import gradients
+from attn_spec.attention.rotations import rotations
 from attn_spec.bounds.intermediates import intermediates
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
@@ -175,3 +176,13 @@ def test_what_are_no_positions_is_refused(positions, message):
 def test_positions_without_a_turn_are_refused():
     with pytest.raises(ProblemError, match="rotary_key_positions is a parameter of rotary; give rotary too"):
         turned(rotary=None, rotary_base=None).replace(rotary_key_positions=keys(range(7)))
+
+
+def test_positions_of_no_entry_rotate_nothing():
+    """A call of sequences that are all empty may have no batch entry."""
+    nowhere = {"rotary_query_positions": np.zeros((0, 1, 3, 1)), "rotary_key_positions": np.zeros((0, 1, 1, 1))}
+
+    found = rotations(query_length=3, key_length=5, columns=4, rotary="half", **nowhere)
+
+    assert found["queries"].positions.shape == (0, 1, 3)
+    assert found["keys"].positions.shape == (0, 1, 5)

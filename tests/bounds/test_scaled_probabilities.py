@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from attn_spec.bounds.forward.cast_bounds import largest_cast_weight
 from attn_spec.bounds.intermediates import intermediates
 from attn_spec.bounds.theorems import forward_bound
 from attn_spec.contract.contract import Contract, ContractError
@@ -136,6 +137,18 @@ def test_a_scale_whose_inverse_is_no_normal_number_is_outside_the_domain(c, insi
     contract = replace(PRECISE, **scaled, softmax="float16").at("float32")
 
     assert forward_bound(intermediates(scores([1.0, 2.0], [1.0, 3.0])), contract).in_domain.all() == inside
+
+
+@pytest.mark.parametrize(("reference", "grows"), [("maximum", False), ("upper_bound", True)])
+def test_errors_of_scores_raise_the_largest_weight_unless_the_reference_is_one_of_them(reference, grows):
+    problem = scores([5 + 2.0**-12, 7 + 2.0**-12], [1.0, 3.0])
+    contract = replace(PRECISE, **EIGHT, reference=reference, reference_range=2.0 * grows)
+    exact, coarse = (
+        largest_cast_weight(intermediates(problem), replace(contract, score_accumulation=narrow).at("float32")).max()
+        for narrow in ("float64", "float16")
+    )
+
+    assert (coarse > exact * (1 + 2.0**-12)) == grows
 
 
 @pytest.mark.parametrize(("p", "inside"), [(0.5, True), (0.75, False)])
