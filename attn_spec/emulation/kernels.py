@@ -168,13 +168,13 @@ def emulate_both(
             found = layer(contract, chosen, q, k, options).layer_backward(run, attend, v, lse, dO)
         elif chooses_score(options):
             found = operands(contract, chosen, q, k, options).backward(run, v, dO, out, lse)
-            if without_values:
-                found["kv"] = found.pop("k") + 0.0
-                found["kv"][..., : v.shape[-1]] += found.pop("v")
         else:
             options |= {"without_values": True} if without_values else {}
             call = run(contract, (*vectors, lse), options, dO)
             found = dict(zip(call.differentiated(options), call(), strict=True))
+        if without_values and "v" in found:
+            found["kv"] = found.pop("k") + 0.0
+            found["kv"][..., : v.shape[-1]] += found.pop("v")
         own = made.dtypes_at(dtype)
         laid_out = {f"d{name}": shown.presented(f"d{name}", x, **asked) for name, x in found.items()}
         return {

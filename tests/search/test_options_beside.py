@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from attn_spec.emulation.kernels import emulate
+from attn_spec.emulation.kernels import emulate, emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.subject import Subject
+from attn_spec.search.assertions import assert_gradients_within_bound
 from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.property import load_all
 
@@ -35,3 +36,19 @@ def test_short_sequences_beside_those_of_a_layer_have_its_length_of_queries():
     check = PROPERTIES["lengths.sequences_carry_their_lengths_along_beside_short_ones"].check
 
     check(Subject(kernel, "float32"), problem.problem())
+
+
+def test_the_keys_of_a_latent_layer_get_the_gradient_of_their_values_too():
+    problem = Recipe(
+        query_length=2, key_length=3, head_dim=4, value_dim=2, score_width=2, head_value_dim=2, output_width=2, seed=1,
+        latent=True, scale=1.0, dtypes="float64", query_projection="slices@1HAD", key_projection="slices@11AD",
+        value_projection="slices@11UV", output_projection="slices@1HOU",
+    ).problem()  # fmt: skip
+    supports = ("latent", "scale", "dv", "cross", "head_widths", "backward", "seqused_k", "seqused_q", "lse", *LAYER)
+    kernel = emulate_both("latent", PRECISE, supports=supports, presentation="mla_paged", dtypes=("float64",))
+    subject = Subject(kernel, "float64")
+
+    found = subject.gradients(problem, np.ones(problem.output_shape))
+
+    assert_gradients_within_bound(subject, problem, np.ones(problem.output_shape), found)
+    assert found["dkv"].shape == problem.k.shape
