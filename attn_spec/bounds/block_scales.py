@@ -17,9 +17,12 @@ import numpy as np
 
 from attn_spec.bounds.codes import (
     Codes,
+    between,
+    divided,
     known_within,
     largest_of_blocks,
     loaded,
+    relative_error,
     rounded,
     scale_as_stored,
     scale_of,
@@ -56,9 +59,7 @@ def codes_times_scales(
     g = second_scale(quantiser, largest_of_blocks(of_all, sizes[1], there, first), 0)
     s_low, s_high = (block_scale(quantiser, a, by, sign) for a, by, sign in ((a_low, g_high, -1), (a_high, g_low, 1)))
     s = np.clip(block_scale(quantiser, a_high, g, 0), s_low, s_high)
-    exact = low is high and not quantiser.division_error
-    middle = low if exact else (low + high) / 2
-    quotient = bits.nearest(middle / product(quantiser, s, g), quantiser.arithmetic)
+    quotient = bits.nearest(between(quantiser, low, high) / product(quantiser, s, g), quantiser.arithmetic)
     middle = rounded(quantiser, quotient, 0) * s
     below, above = np.full(low.shape, np.inf), np.full(low.shape, -np.inf)
     for least, most in scales_between(quantiser, s_low, s_high):
@@ -80,7 +81,7 @@ def codes_times_scales(
         unknown = unknown | ~(g_low >= 2 * FORMATS["float32"].smallest_normal)
     # A scale of all blocks that is not finite makes NaN of a block of zeros, too.
     unknown = there & ((unknown & (a_high != 0)) | ~np.isfinite(g_high))
-    error = np.where(g_high > g_low, np.maximum(g_high - g, g - g_low) / g, 0.0)
+    error = relative_error(g_low, g, g_high)
     found = {"middle": middle, "radius": radius, "scales": g, "error": error, "of_blocks": s}
     return known_within(np.broadcast_to(there & (a_high > 0), low.shape), unknown, **found)
 
@@ -89,18 +90,15 @@ def second_scale(quantiser: Quantiser, most: np.ndarray, sign: int) -> np.ndarra
     """Return the scale of the second level from the largest magnitude, the least, the most or its own; 1 if none."""
     if not quantiser.second_level:
         return np.ones(most.shape)
-    u = FORMATS[quantiser.arithmetic].unit_roundoff
-    g = most / (quantiser.most * EVERY[quantiser.scale_dtype].largest)
-    return bits.nearest(bits.nearest(g * (1 + sign * quantiser.division_error * u), quantiser.arithmetic), "float32")
+    quotient = most / (quantiser.most * EVERY[quantiser.scale_dtype].largest)
+    return bits.nearest(divided(quantiser, quotient, sign), "float32")
 
 
 def block_scale(quantiser: Quantiser, most: np.ndarray, g: np.ndarray, sign: int) -> np.ndarray:
     """Return the scale of blocks over that of the second level, the least, the most, or its own; it saturates then."""
     if not quantiser.second_level:
         return scale_of(quantiser, most, sign)
-    u = FORMATS[quantiser.arithmetic].unit_roundoff
-    s = bits.nearest(most / quantiser.most * (1 + sign * quantiser.division_error * u), quantiser.arithmetic)
-    s = bits.nearest(s / g * (1 + sign * quantiser.division_error * u), quantiser.arithmetic)
+    s = divided(quantiser, divided(quantiser, most / quantiser.most, sign) / g, sign)
     return scale_as_stored(quantiser, np.where(s > (top := EVERY[quantiser.scale_dtype].largest), top, s))
 
 

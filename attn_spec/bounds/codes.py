@@ -47,8 +47,7 @@ def quantised(quantiser: Quantiser, low: np.ndarray, high: np.ndarray, there: np
     s = scale_of(quantiser, most_high, 0)
     t_low, t_high = widened(quantiser, low, high, s_low, s_high)
     codes_low, codes_high = rounded(quantiser, t_low, -1), rounded(quantiser, t_high, 1)
-    exact = low is high and not quantiser.division_error
-    middle = rounded(quantiser, bits.nearest((low if exact else (low + high) / 2) / s, quantiser.arithmetic), 0)
+    middle = rounded(quantiser, bits.nearest(between(quantiser, low, high) / s, quantiser.arithmetic), 0)
     middle = np.clip(middle, codes_low, codes_high)
     radius = np.maximum(codes_high - middle, middle - codes_low)
     empty = (most_high == 0) & (quantiser.scale is None)
@@ -57,7 +56,7 @@ def quantised(quantiser: Quantiser, low: np.ndarray, high: np.ndarray, there: np
     smallest = 2 * EVERY[quantiser.scale_dtype].smallest_normal
     unknown = ~(np.isfinite(s_high) & np.isfinite(most_high)) | (~empty & (s_high < smallest))
     middle, radius = np.where(unclear, 0.0, middle), np.where(unclear, quantiser.largest_code + 1, radius)
-    error = np.where((s_high > s_low) & ~unclear, np.maximum(s_high - s, s - s_low) / s, 0.0)
+    error = np.where(unclear, 0.0, relative_error(s_low, s, s_high))
     found = {"middle": middle, "radius": radius, "scales": s, "error": error, "of_blocks": s}
     return known_within(there & ~empty, unknown & there, **found)
 
@@ -92,13 +91,33 @@ def loaded(quantiser: Quantiser, low: np.ndarray, high: np.ndarray) -> tuple[np.
     return (ends, ends) if low is high else (ends, bits.nearest(high, quantiser.arithmetic))
 
 
+def is_exact(quantiser: Quantiser, low: np.ndarray, high: np.ndarray) -> bool:
+    """Return whether numbers from ``low`` to ``high`` are known exactly, and so are their quotients."""
+    return low is high and not quantiser.division_error
+
+
+def between(quantiser: Quantiser, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return the numbers themselves where they are exact, else the middle of their interval."""
+    return low if is_exact(quantiser, low, high) else (low + high) / 2
+
+
+def relative_error(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return how far numbers from ``low`` to ``high`` may be from x, relative to x; 0 where they are one number."""
+    return np.where(high > low, np.maximum(high - x, x - low) / x, 0.0)
+
+
+def divided(quantiser: Quantiser, quotient: np.ndarray, sign: int) -> np.ndarray:
+    """Return a positive quotient in the quantiser's arithmetic: the least (sign -1), the most (1), or its own (0)."""
+    u = FORMATS[quantiser.arithmetic].unit_roundoff
+    return bits.nearest(quotient * (1 + sign * quantiser.division_error * u), quantiser.arithmetic)
+
+
 def widened(
     quantiser: Quantiser, low: np.ndarray, high: np.ndarray, s_low: np.ndarray, s_high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the least and the largest quotient of numbers and scales that lie between these."""
-    u = FORMATS[quantiser.arithmetic].unit_roundoff
-    exact = low is high and not quantiser.division_error
-    off = term("the quotient of a number and its scale", quantiser.division_error * u + (0.0 if exact else FLOAT64))
+    u, evaluated = FORMATS[quantiser.arithmetic].unit_roundoff, 0.0 if is_exact(quantiser, low, high) else FLOAT64
+    off = term("the quotient of a number and its scale", quantiser.division_error * u + evaluated)
     below, above = low / np.where(low < 0, s_low, s_high), high / np.where(high < 0, s_high, s_low)
     ends = ((below, -1), (above, 1))
     t_low, t_high = (bits.nearest(t + sign * off * np.abs(t), quantiser.arithmetic) for t, sign in ends)
@@ -150,9 +169,7 @@ def scale_of(quantiser: Quantiser, most: np.ndarray, sign: int) -> np.ndarray:
     """Return the scale of blocks, the least (sign -1), the most (1), or where the largest magnitude has it (0)."""
     if quantiser.scale is not None:
         return np.full(most.shape, scale_as_stored(quantiser, np.array(quantiser.scale)))
-    arithmetic, u = quantiser.arithmetic, FORMATS[quantiser.arithmetic].unit_roundoff
-    s = most / quantiser.most
-    s = bits.nearest(s * (1 + sign * quantiser.division_error * u), arithmetic)
+    arithmetic, s = quantiser.arithmetic, divided(quantiser, most / quantiser.most, sign)
     if quantiser.epsilon:
         s = bits.nearest(s + bits.nearest(np.array(quantiser.epsilon), arithmetic), arithmetic)
     return scale_as_stored(quantiser, s)
