@@ -147,9 +147,11 @@ class Quantising:
     def codes_times_scales(self, quantiser: Quantiser, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return codes times the scales of their blocks [B, H, S, D], and scales of the second level [B, H, S, 1]."""
         second, most = self.second_scales(quantiser, x), self.largest_of_blocks(quantiser, x)
-        scales = self.scales_in_two_levels(quantiser, most, second) if quantiser.second_level else None
-        scales = self.scales(quantiser, most) if scales is None else scales
-        divisor = self.divisor(quantiser, scales, second) if quantiser.second_level else scales
+        if quantiser.second_level:
+            scales = self.scales_in_two_levels(quantiser, most, second)
+            divisor = self.divisor(quantiser, scales, second)
+        else:
+            scales = divisor = self.scales(quantiser, most)
         return self.codes(quantiser, x, divisor) * self.scales_of_codes(quantiser, scales), second
 
     def second_scales(self, quantiser: Quantiser, x: np.ndarray) -> np.ndarray:
@@ -159,13 +161,11 @@ class Quantising:
         form = _TYPES[quantiser.arithmetic]
         whole = replace(quantiser, block=quantiser.second_level, columns=None, second_level=None, lanes=1)
         most = self.largest_of_blocks(whole, x).astype(form)
-        # Either of the two constants may divide first where a division may be off.
-        scale = EVERY[quantiser.scale_dtype].largest
-        g = (
-            most / form(quantiser.most) / form(scale)
-            if quantiser.division_error >= 2
-            else (most / form(quantiser.most * scale))
-        )
+        largest = EVERY[quantiser.scale_dtype].largest
+        if quantiser.division_error >= 2:  # where a division may be off, the two constants may divide one by one
+            g = most / form(quantiser.most) / form(largest)
+        else:
+            g = most / form(quantiser.most * largest)
         return g.astype(np.float32).astype(np.float64)
 
     def scales_in_two_levels(self, quantiser: Quantiser, most: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -252,7 +252,7 @@ class Quantising:
 
     def one_of_two_codes(self, quantiser: Quantiser, t: np.ndarray) -> np.ndarray:
         """Return quotients as one of the two codes around them, the nearer with more probability."""
-        grid = 1.0 if quantiser.has_integers else bits.spacing(t, quantiser.format)
+        grid = bits.spacing(t, quantiser.format)
         return np.floor(t / grid + self.chance.random(t.shape)) * grid
 
     def scales_of_products(self, quantiser: Quantiser, scales: np.ndarray) -> np.ndarray:  # noqa: ARG002 - a seam
