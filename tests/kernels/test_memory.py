@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attn_spec.kernels import memory
-from attn_spec.kernels.frameworks.framework import NO_POSITION, strided
+from attn_spec.kernels.frameworks.framework import UNUSED_INTEGERS, strided
 from attn_spec.kernels.limits import NotTaken
 
 VALUES = np.random.default_rng(0).standard_normal((2, 3, 5, 4)).astype(np.float32)
@@ -65,7 +65,7 @@ def test_a_slice_of_positions_lies_in_a_buffer_of_what_is_none(made):
     buffer = np.asarray(arranged.base if made is np.array else arranged._base)
 
     assert np.asarray(arranged).tolist() == [[[[3, 5]]]]
-    assert (buffer == NO_POSITION).sum() == 3 * 34 - 2
+    assert (buffer == UNUSED_INTEGERS["int64"]).sum() == 3 * 34 - 2
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,8 @@ Call = Callable[[Mapping[str, Any]], Any]
 #: Function from cotangents to gradients by name; ``again=True`` says that it will be called once more.
 Pull = Callable[..., dict[str, Any]]
 
-#: Integer that is no valid position.
-NO_POSITION = -(2**62)
-#: Integer of 8 bits that symmetric quantisers leave out.
-NO_INTEGER = -128
+#: Integers that no sound call reads, by dtype: one that is no position, and one that symmetric quantisers leave out.
+UNUSED_INTEGERS = {"int64": -(2**62), "int8": -128}
 
 
 class Framework(ABC):
@@ -109,7 +107,7 @@ class Strided(Framework):
 
     @abstractmethod
     def of_nan(self, tensor: Any, shape: Sequence[int]) -> Any:
-        """Return a buffer of NaN, or of ``NO_POSITION`` or ``NO_INTEGER``, with the dtype and device of ``tensor``."""
+        """Return a buffer of NaN, or of ``UNUSED_INTEGERS``, with the dtype and device of ``tensor``."""
 
     @abstractmethod
     def packed(self, tensor: Any) -> Any:

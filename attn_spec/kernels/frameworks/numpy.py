@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
-from attn_spec.kernels.frameworks.framework import NO_INTEGER, NO_POSITION, Strided
+from attn_spec.kernels.frameworks.framework import UNUSED_INTEGERS, Strided
 
 
 def array_of(values: np.ndarray, dtype: str) -> np.ndarray:
@@ -67,8 +67,7 @@ class NumPy(Strided):
         return tensor.astype(np.bool_ if tensor.dtype == np.bool_ else np.float64)
 
     def of_nan(self, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        fill = {"int64": NO_POSITION, "int8": NO_INTEGER}.get(tensor.dtype.name, np.nan)
-        return np.full(shape, fill, tensor.dtype)
+        return np.full(shape, UNUSED_INTEGERS.get(self.dtype_of(tensor), np.nan), tensor.dtype)
 
     def packed(self, tensor: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(tensor)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attn_spec.kernels.frameworks.framework import NO_INTEGER, NO_POSITION, Call, Differentiating, Pull, Strided
+from attn_spec.kernels.frameworks.framework import UNUSED_INTEGERS, Call, Differentiating, Pull, Strided
 from attn_spec.kernels.frameworks.numpy import reach, uncommitted
 
 if TYPE_CHECKING:
@@ -123,8 +123,7 @@ return returned, [x.grad for x in inputs]"""
     def of_nan(self, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         import torch
 
-        fill = {torch.int64: NO_POSITION, torch.int8: NO_INTEGER}.get(tensor.dtype, torch.nan)
-        return tensor.new_full(tuple(shape), fill)
+        return tensor.new_full(tuple(shape), UNUSED_INTEGERS.get(self.dtype_of(tensor), torch.nan))
 
     def packed(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.contiguous()
