@@ -18,7 +18,7 @@ from attn_spec.first_look import arguments, failed_calls, no_answers, readings
 from attn_spec.first_look.misfit import MisfitError
 from attn_spec.first_look.plain_look import Look, look
 from attn_spec.kernels.misbehaviour import CallFailed
-from attn_spec.kernels.subject import Subject
+from attn_spec.kernels.subject import Subject, was_late
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.dtypes import dtype_of
 
@@ -51,7 +51,7 @@ def explain_failure(subjects: Sequence[Subject], failures: Mapping[str, str]) ->
             seen = look(replace(subject, kernel=kernel))
             if seen is not None and seen.is_right:
                 raise MisfitError(subject.kernel, cause, remedy)
-            if seen is not None and seen.error is not None and seen.seconds >= subject.call_limit:
+            if seen is not None and seen.error is not None and was_late(str(seen.error)):
                 return
     if subjects[0].presentation.is_view:
         failed_calls.explain_places(subjects[0].kernel)
