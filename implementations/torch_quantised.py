@@ -19,6 +19,7 @@ CPU is.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,17 +39,8 @@ INT8 = (
     Quantiser(of="q", block=QUERY_BLOCK, over="buffer", division_error=0.0),
     Quantiser(of="k", block=KEY_BLOCK, over="buffer", division_error=0.0, subtracts="mean_of_keys"),
 )
-INT4 = tuple(
-    Quantiser(
-        of=name,
-        format="int4",
-        block=1,
-        over="buffer",
-        division_error=0.0,
-        subtracts="mean_of_keys" if name == "k" else None,
-    )
-    for name in "qk"
-)
+_QUERIES, _KEYS = Quantiser.of_both(format="int4", block=1, over="buffer", division_error=0.0)
+INT4 = (_QUERIES, replace(_KEYS, subtracts="mean_of_keys"))
 _MX: dict[str, Any] = {
     "format": "float8_e4m3fn",
     "over": "buffer",
@@ -56,25 +48,18 @@ _MX: dict[str, Any] = {
     "scale_rounding": "up",
     "division_error": 0.0,
 }
-MXFP8 = tuple(Quantiser(of=name, block=1, columns=32, **_MX) for name in "qk")
+MXFP8 = Quantiser.of_both(block=1, columns=32, **_MX)
 MXFP8_VALUES = (*MXFP8, Quantiser(of="v", block=32, columns=1, **_MX))
-NVFP4 = tuple(
-    Quantiser(
-        of=name,
-        format="float4_e2m1fn",
-        block=1,
-        columns=16,
-        over="buffer",
-        scale_dtype="float8_e4m3fn",
-        second_level="tensor",
-        division_error=0.0,
-    )
-    for name in "qk"
+NVFP4 = Quantiser.of_both(
+    format="float4_e2m1fn",
+    block=1,
+    columns=16,
+    over="buffer",
+    scale_dtype="float8_e4m3fn",
+    second_level="tensor",
+    division_error=0.0,
 )
-ROTATED = tuple(
-    Quantiser(of=name, format="float8_e4m3fn", over="buffer", rotates="hadamard", signs=SIGNS, division_error=0.0)
-    for name in "qk"
-)
+ROTATED = Quantiser.of_both(format="float8_e4m3fn", over="buffer", rotates="hadamard", signs=SIGNS, division_error=0.0)
 
 
 def quantised(x: Tensor, block: int, most: float = LARGEST) -> tuple[Tensor, Tensor]:

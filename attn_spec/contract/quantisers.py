@@ -149,6 +149,11 @@ class Quantiser:
             wanted = "above 0, or None" if least is None else f"{least:g} or more"
             raise QuantiserError(f"quantiser field {name} must be finite, {wanted}, not {value!r}")
 
+    @classmethod
+    def of_both(cls, **steps: Any) -> tuple[Quantiser, Quantiser]:
+        """Return quantisers of q and of k with the same fields."""
+        return cls(of="q", **steps), cls(of="k", **steps)
+
     @property
     def largest_code(self) -> float:
         """Return the largest code of the format."""

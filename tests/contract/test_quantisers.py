@@ -156,3 +156,9 @@ def test_a_quantiser_is_described_in_words():
     two = Quantiser(of="q", block=1, columns=16, second_level="tensor", format="float4_e2m1fn", **E4M3)
     assert str(two) == "q in float4_e2m1fn, a scale for 1 token and 16 columns, and one for a tensor"
     assert str(Quantiser(of="v", format="float8_e4m3fn")) == "v in float8_e4m3fn, a scale for a head"
+
+
+def test_queries_and_keys_may_have_equal_quantisers():
+    assert Quantiser.of_both(block=4) == (Quantiser(of="q", block=4), Quantiser(of="k", block=4))
+    with pytest.raises(TypeError, match="of"):
+        Quantiser.of_both(of="v")

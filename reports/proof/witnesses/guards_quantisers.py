@@ -24,7 +24,7 @@ _U = 2.0**-24
 _SMALL = 2.0**-14
 #: Roundings of a scale, and of a quotient, of a coarse division.
 _COARSE = 1000.0
-_QUERIES, _KEYS = (Quantiser(of=name, division_error=2.0) for name in "qk")
+_QUERIES, _KEYS = Quantiser.of_both(division_error=2.0)
 _VALUES = Quantiser(of="v", division_error=2.0)
 
 

@@ -18,37 +18,16 @@ from .quantisers import BLOCKS, told
 COLUMNS = "quantisers.each_block_of_columns_has_a_scale_of_its_own"
 ROTATED = "quantisers.an_outlier_in_one_column_is_rotated_as_declared"
 #: Narrow blocks, as narrow heads have several of.
-_MX = tuple(
-    Quantiser(
-        of=name,
-        format="float8_e4m3fn",
-        block=1,
-        columns=4,
-        scale_dtype="float8_e8m0fnu",
-        scale_rounding="up",
-        division_error=0.0,
-    )
-    for name in "qk"
+_MX = Quantiser.of_both(
+    format="float8_e4m3fn", block=1, columns=4, scale_dtype="float8_e8m0fnu", scale_rounding="up", division_error=0.0
 )
-_NV = tuple(
-    Quantiser(
-        of=name,
-        format="float4_e2m1fn",
-        block=1,
-        columns=4,
-        scale_dtype="float8_e4m3fn",
-        second_level="tensor",
-        division_error=0.0,
-    )
-    for name in "qk"
+_NV = Quantiser.of_both(
+    format="float4_e2m1fn", block=1, columns=4, scale_dtype="float8_e4m3fn", second_level="tensor", division_error=0.0
 )
-_ROTATED = tuple(
-    Quantiser(of=name, format="float8_e4m3fn", rotates="hadamard", signs=(1, -1, -1), division_error=0.0)
-    for name in "qk"
-)
+_ROTATED = Quantiser.of_both(format="float8_e4m3fn", rotates="hadamard", signs=(1, -1, -1), division_error=0.0)
 #: Codes that are either of two, so that a wrong scale is beyond what is open, and a code a step away is not.
-_EITHER = tuple(Quantiser(of=name, block=1, rounding="either", division_error=0.0) for name in "qk")
-_INT4 = tuple(Quantiser(of=name, format="int4", block=8, division_error=0.0) for name in "qk")
+_EITHER = Quantiser.of_both(block=1, rounding="either", division_error=0.0)
+_INT4 = Quantiser.of_both(format="int4", block=8, division_error=0.0)
 
 
 # Codes with exponents change with a power of 2 in their exponents alone, so that other blocks would show in few.

@@ -44,7 +44,7 @@ PAGED = emulate("paged", PRECISE, presentation="paged", supports=("causal", "gqa
 #: A sound kernel that makes codes of queries and keys, for properties of quantisers.
 QUANTISING = emulate(
     "quantising",
-    replace(PRECISE, quantisers=tuple(Quantiser(of=name, block=8, division_error=0.0) for name in "qk")),
+    replace(PRECISE, quantisers=Quantiser.of_both(block=8, division_error=0.0)),
     supports=("scale", "causal", "gqa", "cross", "dv", "lse", "seqused_k"),
 )
 #: One with codes of vectors that are rotated, and a scale for each block of columns.
@@ -52,18 +52,14 @@ BY_COLUMNS = emulate(
     "by_columns",
     replace(
         PRECISE,
-        quantisers=tuple(
-            Quantiser(
-                of=name,
-                format="float4_e2m1fn",
-                block=1,
-                columns=4,
-                scale_dtype="float8_e4m3fn",
-                second_level="head",
-                rotates="hadamard",
-                signs=(1, -1, -1),
-            )
-            for name in "qk"
+        quantisers=Quantiser.of_both(
+            format="float4_e2m1fn",
+            block=1,
+            columns=4,
+            scale_dtype="float8_e4m3fn",
+            second_level="head",
+            rotates="hadamard",
+            signs=(1, -1, -1),
         ),
     ),
     supports=("scale", "causal", "gqa", "cross", "dv", "lse"),
