@@ -130,6 +130,18 @@ def test_a_division_in_the_dtype_of_q_needs_the_distance_from_ties(own, cache, m
     assert not all(bits.identical(bits.nearest(quotient, cache), c).all() for quotient in ways(x, d, own, cache))
 
 
+def test_quotients_that_underflow_in_the_dtype_of_q_are_as_far_from_ties():
+    """The least numbers of float8_e5m2 are subnormal in float16, which then rounds quotients by more than u of them."""
+    rng = np.random.default_rng(3)
+    c = rng.choice([2.0**-16, -(2.0**-16), 2.0**-15], size=(200, 7, 2, 3))
+    d = bits.nearest(np.exp2(rng.uniform(4, 10, size=c.shape)), "float32")
+
+    x = rounded_writes.new_numbers(c, d, ("float16", "float8_e5m2"), rng, saturates=False)
+
+    for quotient in ways(x, d, "float16", "float8_e5m2"):
+        assert bits.identical(bits.nearest(quotient, "float8_e5m2"), c).all()
+
+
 def test_ties_are_handed_over_where_nothing_is_divided():
     c, rng = codes("float8_e4m3fn", np.random.default_rng(0)), np.random.default_rng(1)
     spacing = bits.spacing(c, "float8_e4m3fn")
