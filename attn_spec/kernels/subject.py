@@ -26,7 +26,7 @@ from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process
 from attn_spec.kernels.placement import EMPTY_STATES, PAGE_SIZES, TAILS, Placement
 from attn_spec.kernels.presentation import Handed, Presentation, shape_of
 from attn_spec.kernels.presentations import PRESENTATIONS
-from attn_spec.kernels.time_limit import OutOfTime, crowding, time_limit
+from attn_spec.kernels.time_limit import COMPILING, OutOfTime, crowding, time_limit
 from attn_spec.numbers import bits
 from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.dtypes import Dtypes, dtype_of
@@ -42,8 +42,6 @@ Guard = Callable[[float], AbstractContextManager[Any]]
 Arrange = Callable[[Any], Any]
 #: Seconds that one kernel call may take.
 CALL_LIMIT = 60.0
-#: Factor on these seconds for a kernel of few signatures, for each of which its first call compiles.
-COMPILING = 5
 
 #: Answer of a kernel as exact values by name: "output" [B, Hq, Sq, Dv] and, if it returns one, "lse" [B, Hq, Sq]. The
 #: output is the real one that the stored numbers stand for, o_scale times these. What a kernel returns for queries and

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from types import FrameType
 GRACE = 5.0
 #: Largest factor by which a limit grows on a crowded machine.
 MOST_CROWDED = 8.0
+#: Factor on the seconds of a call of a kernel of few signatures, for each of which its first call compiles.
+COMPILING = 5
 
 
 def crowding() -> float:
@@ -60,3 +63,15 @@ def last_resort(seconds: float, stderr: int = 2) -> Iterator[None]:
         yield
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def ended_after(log: str) -> float:
+    """Return the limit of a call, in seconds, after which :func:`last_resort` ended a process with this ``log``.
+
+    Return 0 if it did not.
+    """
+    found = re.search(r"^Timeout \((\d+):(\d+):(\d+(?:\.\d+)?)\)!", log, re.MULTILINE)
+    if found is None:
+        return 0.0
+    hours, minutes, seconds = map(float, found.groups())
+    return max(3600 * hours + 60 * minutes + seconds - GRACE, 0.0)

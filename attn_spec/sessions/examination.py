@@ -25,6 +25,7 @@ from pathlib import Path
 from attn_spec import atomic, faults
 from attn_spec.evidence.certificate import Certificate, build
 from attn_spec.isolation.confinement import hide_memory
+from attn_spec.kernels.time_limit import COMPILING, crowding, ended_after
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import NOT_RUN, Row, Verdict, against
 from attn_spec.sessions.progress import FIRST_REFUTATION, INTERRUPTION, Event, Progress, Request
@@ -38,7 +39,7 @@ DEATHS = 3
 POLL = 0.1
 #: Default number of shares of the work with a cluster.
 SHARES = 8
-#: Seconds without a report, beyond the limit of a call, after which the child is ended.
+#: Seconds without a report, beyond the limit of a call, after which the child is ended; more on a crowded machine.
 PATIENCE = 600.0
 
 #: Options that keep pytest from reading or writing anything in the user's folder.
@@ -190,8 +191,10 @@ class _Child:
         self.folder = folder
         #: Descriptor that the report is read from, and the start of a line that is not complete yet.
         self.report, self.begun = -1, b""
-        self.silence = PATIENCE + request.call_limit
-        self.stalled = False
+        #: Seconds without a report after which the child is ended on a machine that it has for itself.
+        self.silence = PATIENCE + COMPILING * request.call_limit
+        #: Seconds without a report after which the process was ended; 0 if it was not.
+        self.stalled = 0.0
         #: True if this process, or the one before it, has begun the first look.
         self.looked = False
 
@@ -228,21 +231,22 @@ class _Child:
 
     def _looks(self, progress: Progress) -> Iterator[bool]:
         """Pass the reports of the process on to ``progress``, until the process ends."""
-        last = time.monotonic()
+        last, crowded = time.monotonic(), 1.0
         try:
             while True:
                 alive = self.process.poll() is None
                 for event in self._news():
                     self._note(event)
-                    last = time.monotonic()
+                    last, crowded = time.monotonic(), 1.0
                     self.looked = self.looked or event["kind"] == "look"
                     progress.hear(event, self.share)
                     if _is_enough(self.request, progress):
                         yield True  # later events are not read
                 if not alive:
                     return
-                if time.monotonic() - last > self.silence:
-                    self.stalled = True
+                crowded = max(crowded, crowding())
+                if time.monotonic() - last > self.silence * crowded:
+                    self.stalled = time.monotonic() - last
                     self.process.kill()
                 yield True
         except BaseException:  # nobody reads any more: the case in flight did nothing
@@ -308,12 +312,10 @@ class _Child:
     def _cause(self) -> str:
         """Return a sentence on how the child died."""
         if self.stalled:
-            return f"the examination made no progress for {self.silence:g} s and was stopped"
+            return f"the examination made no progress for {self.stalled:.0f} s and was stopped"
         code = self.process.returncode
-        if "Timeout (" in self.log.read_text(errors="replace"):
-            return (
-                f"the kernel hung: a call did not return within {self.request.call_limit:g} s, nor to the interpreter"
-            )
+        if seconds := ended_after(self.log.read_text(errors="replace")):
+            return f"the kernel hung: a call did not return within {seconds:g} s, nor to the interpreter"
         with contextlib.suppress(ValueError):
             return f"the kernel crashed the process ({signal.Signals(-code).name})"
         return f"the kernel ended the process (exit code {code})"

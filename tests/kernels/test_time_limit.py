@@ -1,6 +1,8 @@
 """A limit on the time of a block."""
 
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.kernels.subject import Subject
-from attn_spec.kernels.time_limit import OutOfTime, crowding, time_limit
+from attn_spec.kernels.time_limit import GRACE, OutOfTime, crowding, ended_after, time_limit
 from attn_spec.search.drawing.regimes import Recipe
 
 
@@ -53,3 +55,19 @@ def test_a_call_that_shares_its_core_may_take_as_many_times_as_long(monkeypatch)
     monkeypatch.setattr("attn_spec.kernels.subject.crowding", lambda: 1.25)
     with pytest.raises(CallFailed, match=r"within 0\.2 s, nor within 0\.25 s, as 1\.2 processes shared each core"):
         subject(problem)
+
+
+def test_what_ended_a_process_tells_the_limit_of_its_call():
+    assert ended_after("Timeout (0:00:06.500000)!\nThread 0x1 (most recent call first):\n") == 6.5 - GRACE
+    assert ended_after("first words\nTimeout (1:02:05)!\n") == 3725 - GRACE
+    assert ended_after("a kernel that prints Timeout (0:00:06)!\n") == 0
+    assert ended_after("") == 0
+
+
+def test_the_last_resort_writes_what_is_read_of_it(monkeypatch):
+    source = "import time\nfrom attn_spec.kernels import time_limit\ntime_limit.GRACE = 0.125\n"
+    source += "with time_limit.last_resort(0.25):\n    time.sleep(60)"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+
+    monkeypatch.setattr("attn_spec.kernels.time_limit.GRACE", 0.125)
+    assert (done.returncode, ended_after(done.stderr)) == (1, 0.25)
