@@ -205,7 +205,7 @@ def assert_attention_gradients(
         if dlse is not None and "sinks" in made.options and not conventions.sink_in_lse:
             raise CallError("dlse must be that of a log-sum-exp with the sink; leave out dlse, or sink_in_lse=False")
         given = pulled(made, gradients, dout, dlse, conventions, out=out)
-        if conventions.empty_row != "zero":
+        if conventions.outputs_without_keys != {"zero"}:
             given.check_rows(memory)
         dtypes = {name: dtype_of(name, x) for name, x in (("output", given.cotangent), *given.found.items())}
         if "o_scale" in made.options or dtypes["output"] in EIGHT_BITS:

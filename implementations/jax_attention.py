@@ -28,7 +28,7 @@ TILE = 32
     presentation="BSHD",
     contract=replace(EAGER, softmax="work"),
     supports=("scale", "causal", "mask", "bias", *LENGTHS, "gqa", "cross", "backward"),
-    conventions={"empty_row": "mean_of_v", "unused_rows": "zero"},
+    conventions={"empty_row": "mean_of_v", "empty_row_by_bias": "nan", "unused_rows": "zero"},
     least_keys=1,
     signatures=2,
 )
@@ -47,7 +47,7 @@ def library(
     """Call ``jax.nn.dot_product_attention``, which stores what gradients pass through in the inputs' format.
 
     The library gives a masked key a large negative score, so that a row that sees no key has the mean of all values.
-    A bias of -inf, with which the row would be NaN, becomes a mask.
+    A row whose keys all have a bias of -inf is NaN.
 
     Known defect: inside ``jax.jit`` on a CPU the library refuses float16, and bfloat16 for a single query and key.
     It names a precision and falls back where the device has none, but learns that only after all is compiled.
@@ -56,10 +56,6 @@ def library(
 
     A GPU multiplies float32 as tf32 unless a precision is asked for; here it is "highest".
     """
-    if bias is not None:
-        seen = bias > -jnp.inf
-        mask = seen if mask is None else mask & seen
-        bias = jnp.where(seen, bias, 0)
     with jax.default_matmul_precision("highest"):
         return jax.nn.dot_product_attention(
             *(q, k, v, bias, mask),

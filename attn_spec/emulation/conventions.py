@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.problem.conventions import OPEN, Conventions
+from attn_spec.problem.conventions import OPEN, SAME, Conventions
 
 from .arithmetic import Order
 from .forward import TiledAttention
@@ -62,9 +62,17 @@ class _Varied(TiledAttention if TYPE_CHECKING else object):
         out, empty = super().finish(acc, l), self.empty_rows()[..., None]
         if self.agreed.unused_rows == OPEN:
             out = np.where(self.there()[..., None], out, _ARBITRARY)
-        if self.agreed.empty_row == "nan":
-            return np.where(empty, np.nan, out)
-        return out if self.agreed.empty_row == "zero" else np.where(empty, self.mean_of_v(), out)
+        if self.agreed.empty_row_by_bias == SAME:
+            return self.with_empty(out, empty, self.agreed.empty_row)
+        by_bias = empty & self.visible_without_bias(np.arange(self.Sk)).any(axis=-1, keepdims=True)
+        out = self.with_empty(out, empty & ~by_bias, self.agreed.empty_row)
+        return self.with_empty(out, by_bias, self.agreed.empty_row_by_bias)
+
+    def with_empty(self, out: np.ndarray, rows: np.ndarray, choice: str) -> np.ndarray:
+        """Return the output with what a convention says of ``rows``, bool [B, Hq, Sq, 1]."""
+        if choice == "nan":
+            return np.where(rows, np.nan, out)
+        return out if choice == "zero" else np.where(rows, self.mean_of_v(), out)
 
     def empty_rows(self) -> np.ndarray:
         """Return the queries that are there and see no key and no sink, [B, Hq, Sq].

@@ -391,11 +391,14 @@ class Scores(Descales):
 
     def visible(self, cols: np.ndarray) -> np.ndarray:
         """Return which keys of the tile each query attends to, bool [B, Hq, Sq, tile]."""
+        seen = self.visible_without_bias(cols)
+        return seen if self.bias is None else seen & (self.option_tile(self.bias, cols) > -np.inf)
+
+    def visible_without_bias(self, cols: np.ndarray) -> np.ndarray:
+        """Return which keys of the tile each query attends to if no bias is -inf, bool [B, Hq, Sq, tile]."""
         seen = self.in_bounds(cols) & self.on_band(cols) & self.in_sequence(cols)
         if self.mask is not None:
             seen = seen & (self.option_tile(self.mask, cols) != 0)
-        if self.bias is not None:
-            seen = seen & (self.option_tile(self.bias, cols) > -np.inf)
         return np.broadcast_to(seen, (*self.q.shape[:3], len(cols)))
 
     def in_bounds(self, cols: np.ndarray) -> np.ndarray:

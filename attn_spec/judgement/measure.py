@@ -179,7 +179,7 @@ def _judge(
     truth, bound = known.truth_and_bound(contract)
     there = problem.there
     if output is not None:
-        expected, allowed, inside = _with_empty_rows(known, contract, truth["output"], bound, conventions.empty_row)
+        expected, allowed, inside = _with_empty_rows(known, contract, truth["output"], bound, conventions)
         decided = there | guard("rows behind their sequence are not measured", conventions.unused_rows == "zero", True)
         # Arithmetic of a row that is not there may spread NaN as that of one that sees no key.
         behind = bound.domain_of("output") if problem.projects else bound.empty_in_domain
@@ -188,7 +188,7 @@ def _judge(
         measured = np.broadcast_to(
             guard("rows outside the domain are not measured", inside[..., None], True), output.shape
         )
-        asked = np.where(there, decided, behind) & ~_undecided(problem, conventions.empty_row)
+        asked = np.where(there, decided, behind) & ~_undecided(problem, conventions)
         asked = np.broadcast_to(asked[..., None], output.shape)
         one = _measure(
             "output", contract.output, output, truth=expected, allowed=allowed, measured=measured, asked=asked
@@ -270,66 +270,56 @@ def measured_gradients(
 
 
 def _with_empty_rows(
-    known: Analysis, contract: ResolvedContract, truth: Enclosed, bound: ForwardBound, empty_row: str
+    known: Analysis, contract: ResolvedContract, truth: Enclosed, bound: ForwardBound, conventions: Conventions
 ) -> tuple[Enclosed, np.ndarray, np.ndarray]:
     """Return truth, allowed error and domain [B, Hq, Sq], with the convention's answer in rows that see no key."""
     problem = known.problem
     if problem.projects:
-        return _with_empty_heads(known, contract, truth, bound, empty_row)
-    empty = np.broadcast_to(problem.blind_queries[..., None], truth.value.shape)
+        return _with_empty_heads(known, contract, truth, bound, conventions)
+    blind = conventions.blind_queries(problem)
+    constant, mean = (blind["zero"] | blind["nan"])[..., None], blind["mean_of_v"]
     # A sink that holds all of the weight has the value 0, and no product is formed.
-    allowed = np.where(problem.sink_alone[..., None], 0.0, bound.allowed["output"])
-    inside = bound.in_domain | guard("rows that see no key are measured", bound.empty_in_domain, False)
-    if empty_row == OPEN:
-        return truth, allowed, bound.in_domain
-    if not empty.any() or empty_row == "zero":
-        return truth, np.where(empty, 0.0, allowed), inside
-    if empty_row == "nan":
-        return replace(truth, value=np.where(empty, np.nan, truth.value)), np.where(empty, 0.0, allowed), inside
-    mean, mean_bound = known.of_equal_scores.truth_and_bound(contract)
-    decided = ~_undecided(problem, empty_row)
-    fields = {
-        name: np.where(empty, getattr(mean["output"], name), getattr(truth, name))
-        for name in ("value", "low", "radius")
-    }
-    inside = np.where(
-        problem.blind_queries,
-        guard("a mean of V in such rows is measured", mean_bound.in_domain & bound.empty_in_domain & decided, False),
-        bound.in_domain,
-    )
-    return (
-        Enclosed(**fields),
-        np.where(empty, term("a mean of V has a bound", mean_bound.allowed["output"]), allowed),
-        inside,
-    )
+    allowed = np.where(problem.sink_alone[..., None] | constant, 0.0, bound.allowed["output"])
+    truth = replace(truth, value=np.where(blind["nan"][..., None], np.nan, truth.value))
+    empty = bound.empty_in_domain & ~(mean | blind[OPEN])
+    inside = bound.in_domain | guard("rows that see no key are measured", empty, False)
+    if not mean.any():
+        return truth, allowed, inside
+    of_mean, mean_bound = known.of_equal_scores.truth_and_bound(contract)
+    decided = mean_bound.in_domain & bound.empty_in_domain & ~_undecided(problem, conventions)
+    inside = np.where(mean, guard("a mean of V in such rows is measured", decided, False), inside)
+    of_mean_allowed = term("a mean of V has a bound", mean_bound.allowed["output"])
+    mean = mean[..., None]
+    return _replaced(truth, of_mean["output"], mean), np.where(mean, of_mean_allowed, allowed), inside
+
+
+def _replaced(truth: Enclosed, other: Enclosed, rows: np.ndarray) -> Enclosed:
+    """Return an enclosure that is the other one in some rows."""
+    names = ("value", "low", "radius")
+    return Enclosed(**{name: np.where(rows, getattr(other, name), getattr(truth, name)) for name in names})
 
 
 def _with_empty_heads(
-    known: Analysis, contract: ResolvedContract, truth: Enclosed, bound: ForwardBound, empty_row: str
+    known: Analysis, contract: ResolvedContract, truth: Enclosed, bound: ForwardBound, conventions: Conventions
 ) -> tuple[Enclosed, np.ndarray, np.ndarray]:
     """Return truth, allowed error and domain of a layer, [B, 1, Sq], with the convention's answer of heads without a
     key.
 
-    The head adds 0 or NaN to the output. Under the convention "mean_of_v", rows in which only some heads see no key are
-    not measured.
+    The head adds 0 or NaN to the output. Rows are not measured in which some head has an output that is open, or is a
+    mean of V beside heads whose output is not.
     """
     allowed, inside = bound.allowed["output"], bound.domain_of("output")
-    some, every = np.any(known.problem.blind_queries, axis=1, keepdims=True), known.problem.empty_output_rows
-    if empty_row == "zero" or not some.any():
-        return truth, allowed, inside
-    if empty_row == OPEN:
-        return truth, allowed, inside & ~some
-    wide, whole = some[..., None], every[..., None]
-    if empty_row == "nan":
-        value = np.where(wide, np.nan, truth.value)
-        return replace(truth, value=value), np.where(wide, 0.0, allowed), inside | some
-    mean, mean_bound = known.of_equal_scores.truth_and_bound(contract)
-    fields = {
-        name: np.where(whole, getattr(mean["output"], name), getattr(truth, name))
-        for name in ("value", "low", "radius")
-    }
-    inside = inside & np.where(every, mean_bound.domain_of("output") & ~_undecided(known.problem, empty_row), ~some)
-    return Enclosed(**fields), np.where(whole, mean_bound.allowed["output"], allowed), inside
+    blind = conventions.blind_queries(known.problem)
+    some = {choice: np.any(rows, axis=1, keepdims=True) for choice, rows in blind.items()}
+    means = np.all(blind["mean_of_v"], axis=1, keepdims=True)
+    if means.any():
+        mean, mean_bound = known.of_equal_scores.truth_and_bound(contract)
+        truth = _replaced(truth, mean["output"], means[..., None])
+        allowed = np.where(means[..., None], mean_bound.allowed["output"], allowed)
+        inside = np.where(means, inside & mean_bound.domain_of("output"), inside)
+    wide = some["nan"][..., None]
+    truth, allowed = replace(truth, value=np.where(wide, np.nan, truth.value)), np.where(wide, 0.0, allowed)
+    return truth, allowed, (inside | some["nan"]) & ~_undecided(known.problem, conventions)
 
 
 def _in_base(
@@ -354,22 +344,20 @@ def _in_base(
     return converted, allowed, guard("a log-sum-exp of base 2 that overflows is not measured", held, True)
 
 
-def _undecided(problem: Problem, empty_row: str) -> np.ndarray:
+def _undecided(problem: Problem, conventions: Conventions) -> np.ndarray:
     """Return the output rows [B, 1 or Hq, Sq] whose answer no convention decides; in a layer a row counts for any head.
 
     The mean of a layer's head cannot be separated from the output of the heads that see keys. A mean of V may be that
     of the sequence's keys or of all keys of the tensor, if these differ.
     """
-    empty, every = problem.blind_queries, problem.empty_output_rows
-    has_others = (~problem.keys_there).any(axis=-1, keepdims=True) & (empty_row == "mean_of_v")
-    if problem.projects:
-        some = np.any(empty, axis=1, keepdims=True)
-        nothing = np.zeros(some.shape, dtype=bool)
-        return {OPEN: some, "mean_of_v": some & (~every | has_others)}.get(empty_row, nothing)
-    undecided = has_others | guard(
-        "rows whose output no convention decides are not asked for", empty_row == OPEN, False
-    )
-    return empty & undecided
+    blind = conventions.blind_queries(problem)
+    has_others, mean = (~problem.keys_there).any(axis=-1, keepdims=True), blind["mean_of_v"]
+    if not problem.projects:
+        undecided = guard("rows whose output no convention decides are not asked for", blind[OPEN], False)
+        return (mean & has_others) | undecided
+    every = np.all(mean, axis=1, keepdims=True)
+    some = {choice: np.any(rows, axis=1, keepdims=True) for choice, rows in blind.items()}
+    return some[OPEN] | (some["mean_of_v"] & (~every | has_others))
 
 
 def _measure(

@@ -39,7 +39,7 @@ def poison(conventions: Conventions) -> float:
 
     It is NaN, unless a query without keys has the output NaN by convention, which a call must write too.
     """
-    return LARGE if conventions.empty_row == "nan" else np.nan
+    return LARGE if "nan" in conventions.outputs_without_keys else np.nan
 
 
 def written(returned: Any, buffers: Mapping[str, Any]) -> Any:

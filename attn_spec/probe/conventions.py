@@ -10,10 +10,10 @@ import numpy as np
 from attn_spec.judgement.other_problems import explains
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
-from attn_spec.problem.conventions import CONVENTIONS, Convention
+from attn_spec.problem.conventions import CONVENTIONS, SAME, Convention
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import judged
-from attn_spec.search.plain_calls import plain, with_an_empty_row
+from attn_spec.search.plain_calls import plain, with_a_row_empty_by_bias, with_an_empty_row
 
 from .instrument import Finding, asked
 
@@ -57,7 +57,9 @@ def _explained(subject: Subject, row: Convention, quantity: str, problem: Proble
             explain.append(value)
     lengths = f"{problem.query_length} queries and {problem.key_length} keys"
     if len(explain) == 1:
-        return Finding(row.name, explain[0], f"of {', '.join(map(repr, row.telling))} it alone explains {lengths}")
+        evidence = f"of {', '.join(map(repr, row.telling))} it alone explains {lengths}"
+        same = row.follows and explain[0] == getattr(subject.conventions, row.follows)
+        return Finding(row.name, SAME if same else explain[0], evidence)
     several = " and ".join(map(repr, explain))
     return Finding(row.name, None, f"{several} explain {lengths}" if explain else f"no choice explains {lengths}")
 
@@ -72,7 +74,8 @@ def _experiment(subject: Subject, row: Convention) -> tuple[str, Problem] | None
 def _problems(subject: Subject) -> Iterator[Problem]:
     """Yield problems that the kernel takes.
 
-    They are a plain one, one with more keys than queries, two with empty rows, and one with a row that is not there.
+    They are a plain one, one with more keys than queries, two with empty rows, one with a row that is empty by a bias,
+    and one with a row that is not there.
     """
     yield plain(subject.kernel, subject.dtype)
     if subject.supports("causal", "cross"):
@@ -81,6 +84,8 @@ def _problems(subject: Subject) -> Iterator[Problem]:
         yield with_an_empty_row(subject.kernel, subject.dtype)
     if subject.supports("causal", "cross"):
         yield _of_unequal_lengths(subject, 8, 5)
+    if subject.supports("bias"):
+        yield with_a_row_empty_by_bias(subject.kernel, subject.dtype)
     if subject.supports("seqused_q"):
         problem = plain(subject.kernel, subject.dtype)
         yield problem.replace(seqused_q=np.full((problem.batch, 1, 1, 1), problem.query_length - 1))

@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
+
 from attn_spec.nearest_names import suggestion
 from attn_spec.problem.masks import ALIGNMENTS
 
 #: The choice under which any answer is right.
 OPEN = "undeclared"
+#: The choice of a convention about fewer cases than another, which stands for the choice of that one.
+SAME = "same"
 
 
 class ConventionError(ValueError):
@@ -41,6 +45,8 @@ class Convention:
     is_option: bool = False
     #: The option that the convention is about, without which it decides nothing; empty for any problem.
     of: str = ""
+    #: The convention whose choice :data:`SAME` stands for, empty where that is no choice.
+    follows: str = ""
     #: True if only queries that see no key depend on the convention.
     without_keys: bool = False
     #: True if only what lies behind the lengths of sequences depends on the convention.
@@ -58,8 +64,8 @@ class Convention:
 
     @property
     def telling(self) -> tuple[Any, ...]:
-        """The choices that say which answers are right."""
-        return tuple(choice for choice in self.choices if choice != OPEN)
+        """The choices that say by themselves which answers are right."""
+        return tuple(choice for choice in self.choices if choice not in (OPEN, SAME))
 
     @property
     def unnamed(self) -> Any:
@@ -88,6 +94,15 @@ def _has_blind_queries(problem: Any) -> bool:
     return bool(problem.blind_queries.any())
 
 
+def _has_queries_blind_by_bias(problem: Any) -> bool:
+    by_bias, by_others_too = problem.blind_by_bias
+    return bool((by_bias & ~by_others_too).any())
+
+
+#: Meaning of each output that a query without keys may have.
+_OUTPUTS_WITHOUT_KEYS = {"zero": "0", "mean_of_v": "the mean of the values of all keys", "nan": "NaN"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Conventions:
     """The choices on which sound systems differ."""
@@ -108,12 +123,22 @@ class Conventions:
     )
     empty_row: str = convention(
         says="Output of a query that sees no key and has no sink.",
-        choices={"zero": "0", "mean_of_v": "the mean of the values of all keys", "nan": "NaN"},
+        choices=_OUTPUTS_WITHOUT_KEYS,
         default="zero",
         decides=("output",),
         without_keys=True,
         left_open=True,
         shows=_has_blind_queries,
+    )
+    empty_row_by_bias: str = convention(
+        says="Output of a query that would see a key if no bias were -inf, and has no sink.",
+        choices={SAME: "what empty_row says", **_OUTPUTS_WITHOUT_KEYS},
+        default=SAME,
+        decides=("output",),
+        of="bias",
+        follows="empty_row",
+        without_keys=True,
+        shows=_has_queries_blind_by_bias,
     )
     lse_base: str = convention(
         says="Base of the logarithm in the LSE, and in the LSEs of states that a call merges.",
@@ -202,10 +227,36 @@ class Conventions:
         for name, row in CONVENTIONS.items():
             row.check(getattr(self, name), row.known)
 
+    def choice(self, name: str) -> Any:
+        """Return the choice of a convention, or of the one that it follows where that is :data:`SAME`."""
+        chosen = getattr(self, name)
+        return getattr(self, CONVENTIONS[name].follows) if chosen == SAME else chosen
+
+    @property
+    def outputs_without_keys(self) -> frozenset[str]:
+        """The choices of ``empty_row`` and ``empty_row_by_bias``."""
+        return frozenset({self.empty_row, self.choice("empty_row_by_bias")})
+
     @property
     def empty_rows_are_constant(self) -> bool:
         """True if no tensor changes the output of a query that sees no key."""
-        return self.empty_row in ("zero", "nan")
+        return self.outputs_without_keys <= {"zero", "nan"}
+
+    def blind_queries(self, problem: Any) -> dict[str, np.ndarray]:
+        """Return which queries of a problem that see no key have which output, bool [B, Hq, Sq] for each choice.
+
+        Where a bias and another option each hide keys of a query, the convention is :data:`OPEN`, unless both agree:
+        a finite number in place of hidden scores makes such an output the mean over the keys that are not -inf.
+        """
+        blind, chosen = problem.blind_queries, (self.empty_row, self.choice("empty_row_by_bias"))
+        rows = {choice: np.zeros_like(blind) for choice in (*CONVENTIONS["empty_row"].choices, OPEN)}
+        if chosen[0] == chosen[1] or not blind.any():
+            rows[chosen[0]] = blind
+            return rows
+        by_bias, by_others_too = problem.blind_by_bias
+        for choice, which in zip((*chosen, OPEN), (~by_bias, by_bias & ~by_others_too, by_others_too), strict=True):
+            rows[choice] = rows[choice] | (blind & which)
+        return rows
 
     @property
     def lse_unit(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Protocol, Self
@@ -68,9 +68,13 @@ class Problem(Sequences):
     @cached_property
     def visible(self) -> np.ndarray:
         """Visible keys of each query, all options taken together: bool [B, Hq, Sq, Sk]."""
+        return self._seen(OPTIONS)
+
+    def _seen(self, names: Iterable[str]) -> np.ndarray:
+        """Return the keys that some options leave visible, bool [B, Hq, Sq, Sk]."""
         seen = np.ones(self.score_shape, dtype=bool)
-        for name, row in OPTIONS.items():
-            if row.sees is not None and row.is_used(getattr(self, name)):
+        for row in map(OPTIONS.__getitem__, names):
+            if row.sees is not None and row.is_used(getattr(self, row.name)):
                 seen &= row.sees(self)
         return seen
 
@@ -139,6 +143,18 @@ class Problem(Sequences):
     def blind_queries(self) -> np.ndarray:
         """Queries that are there and attend to no key, whose answer is a convention: bool [B, Hq, Sq]."""
         return self.empty_rows if self.seqused_q is None else self.empty_rows & self.there
+
+    @property
+    def blind_by_bias(self) -> tuple[np.ndarray, np.ndarray]:
+        """Queries that attend to no key, but would if no bias were -inf, and those of which another option hides some
+        keys: bool [B, Hq, Sq] each.
+        """
+        blind = self.blind_queries
+        if self.bias is None or not blind.any():
+            return np.zeros_like(blind), np.zeros_like(blind)
+        seen = self._seen(name for name in OPTIONS if name != "bias")
+        by_bias = blind & seen.any(axis=-1)
+        return by_bias, by_bias & ~seen.all(axis=-1)
 
     @property
     def empty_output_rows(self) -> np.ndarray:

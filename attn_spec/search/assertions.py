@@ -119,7 +119,7 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
         found = found.filter(lambda problem: not (summed("bias", problem) or summed("sinks", problem)))
     if named_by([replaces_score]) & subject.kernel.supports:
         found = found.filter(lambda problem: not has_unknown_operands(subject, problem))
-    zero = subject.conventions.empty_row == "zero"
+    zero = subject.conventions.outputs_without_keys == {"zero"}
     return found if zero else found.filter(lambda problem: not problem.blind_queries.any())
 
 
@@ -201,7 +201,8 @@ def _assert_inside(
 def _hints(subject: Subject, problem: Problem, answer: Answer, measured: Measurement) -> list[str]:
     """Return declarations, or other problems, that would explain an answer outside its bound."""
     own = subject.conventions
-    others = [(name, other) for name, row in OF_ANSWERS.items() for other in row.choices if other != getattr(own, name)]
+    deciding = {name: row for name, row in OF_ANSWERS.items() if row.shows(problem)}
+    others = [(name, other) for name, row in deciding.items() for other in row.choices if other != getattr(own, name)]
     found = [
         f"right with conventions={{{name!r}: {other!r}}}"
         for name, other in others
@@ -212,7 +213,7 @@ def _hints(subject: Subject, problem: Problem, answer: Answer, measured: Measure
         b, _, i, *_ = measured.worst
         behind = not problem.there[b, 0, i]
         what = "row is behind its sequence" if behind else "query sees no key"
-        of_rows = [row for row in OF_ANSWERS.values() if row.without_keys and row.behind_lengths == behind]
+        of_rows = [row for row in deciding.values() if row.without_keys and row.behind_lengths == behind]
         now = ", ".join(f"{row.name}={getattr(own, row.name)!r}" for row in of_rows if measured.name in row.decides)
         return found or [f"this {what}; if that answer is meant, declare a convention (now {now})"]
     found += map(within, contracts_that_hold(subject.contract, problem, **answer, conventions=own))
@@ -246,7 +247,7 @@ def selected(answer: Answer, index: tuple[slice, ...]) -> Answer:
 
 def decided_rows(subject: Subject, problem: Problem) -> np.ndarray:
     """Return the rows [B, Hq, Sq] whose output is decided: a convention may leave rows without a visible key open."""
-    return ~problem.empty_rows | (subject.conventions.empty_row != OPEN)
+    return ~subject.conventions.blind_queries(problem)[OPEN]
 
 
 def assert_kept(  # noqa: PLR0917  (a subject, its problem, and what assert_unchanged takes)

@@ -178,9 +178,22 @@ def with_an_empty_row(kernel: Kernel, dtype: str) -> Problem:
     The kernel must take a mask.
     """
     problem = plain(kernel, dtype)
-    mask = np.ones(problem.score_shape[2:], dtype=bool)
-    mask[min(1, len(mask) - 1)] = False
-    return problem.replace(mask=mask[None, None])
+    return problem.replace(mask=_all_but_one_row(problem))
+
+
+def with_a_row_empty_by_bias(kernel: Kernel, dtype: str) -> Problem:
+    """Return a plain problem with a bias of 0, and of -inf for all keys of the second query, or of the only one.
+
+    The kernel must take a bias.
+    """
+    problem = plain(kernel, dtype)
+    return problem.replace(bias=np.where(_all_but_one_row(problem), 0.0, -np.inf))
+
+
+def _all_but_one_row(problem: Problem) -> np.ndarray:
+    seen = np.ones(problem.score_shape[2:], dtype=bool)
+    seen[min(1, len(seen) - 1)] = False
+    return seen[None, None]
 
 
 def used(name: str, problem: Problem) -> Any:

@@ -13,7 +13,7 @@ from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.judgement.other_contracts import presets_that_hold
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.subject import Subject
-from attn_spec.problem.conventions import Conventions
+from attn_spec.problem.conventions import Conventions, of_call
 from attn_spec.problem.problem import Problem
 from attn_spec.search.drawing.regimes import Recipe
 from tests.one_head import float32_head
@@ -118,6 +118,38 @@ def test_a_row_that_sees_no_key_follows_the_convention(convention, value):
     for got in (0.0, 2.0, np.nan):
         same = got == value or (np.isnan(got) and np.isnan(value))
         assert output(BLIND, 2.0, got, empty_row=convention).outside.ravel().tolist() == [False, not same]
+
+
+#: Four queries of two keys: all hidden by the mask, by a bias, each by one of them, and none.
+EMPTY_BY = float32_head(
+    [[0.0]] * 4,
+    [[1.0], [1.0]],
+    [[1.0], [3.0]],
+    mask=np.array([[0, 0], [1, 1], [0, 1], [1, 1]], dtype=bool)[None, None],
+    bias=np.array([[0, 0], [-np.inf, -np.inf], [0, -np.inf], [0, 0]])[None, None],
+)
+
+
+@pytest.mark.parametrize(("by_bias", "value"), [("zero", 0.0), ("mean_of_v", 2.0), ("nan", np.nan)])
+@pytest.mark.parametrize(("by_mask", "other"), [("zero", 0.0), ("mean_of_v", 2.0), ("nan", np.nan)])
+def test_a_row_that_a_bias_empties_may_have_another_output_than_one_that_a_mask_empties(by_mask, other, by_bias, value):
+    agreed = {"empty_row": by_mask, "empty_row_by_bias": by_bias}
+    right = output(EMPTY_BY, other, value, other, 2.0, **agreed)
+    wrong = output(EMPTY_BY, 7.0, 7.0, 7.0, 7.0, **agreed)
+
+    decided = by_mask == by_bias  # the row that both empty is a mean over the one key that the mask hides, or not
+    assert not right.outside.any()
+    assert wrong.outside.ravel().tolist() == [True, True, decided, True]
+    assert wrong.asked.ravel().tolist() == [True, True, decided, True]
+
+
+def test_a_row_that_a_bias_empties_has_the_output_of_other_empty_rows_unless_more_is_said():
+    for name, value in (("zero", 0.0), ("mean_of_v", 2.0), ("nan", np.nan)):
+        assert not output(EMPTY_BY, value, value, value, 2.0, empty_row=name).outside.any()
+    answer = np.array([7.0, 0.0, 7.0, 2.0]).reshape(1, 1, 4, 1)
+    found = judge(EMPTY_BY, FLOAT32, output=answer, conventions=of_call({"empty_row_by_bias": "zero"}))
+    assert found.measurements[0].asked.ravel().tolist() == [False, True, False, True]
+    assert not found.refuted
 
 
 def test_rows_with_keys_are_judged_alone():

@@ -63,6 +63,21 @@ def test_zeros_behind_a_sequence_are_found(rest, found):
     assert {one.name: one.value for one in findings}["unused_rows"] == found
 
 
+@pytest.mark.parametrize(("fill", "by_mask", "by_bias"), [(-1e30, "mean_of_v", "nan"), (-np.inf, "nan", "same")])
+def test_what_a_row_has_that_a_bias_empties_is_found_apart(fill, by_mask, by_bias):
+    @np.errstate(invalid="ignore")
+    def attention(q, k, v, *, mask=None, bias=None):
+        s = q @ k.swapaxes(-1, -2) / np.float32(q.shape[-1] ** 0.5)
+        s = s if bias is None else s + bias
+        s = s if mask is None else np.where(mask, s, np.float32(fill))
+        p = np.exp(s - s.max(-1, keepdims=True))
+        return p / p.sum(-1, keepdims=True) @ v
+
+    subject, found = conventions(ready(attention))
+    assert {one.name: one.value for one in found} == {"empty_row": by_mask, "empty_row_by_bias": by_bias}
+    assert subject.conventions.choice("empty_row_by_bias") == "nan"
+
+
 def test_what_two_choices_explain_is_not_told_nor_what_none_does():
     def whole(q, k, v, *, is_causal=False):
         return known("top_left", "zero", "e", "-inf")(q, k, v)[0]

@@ -10,34 +10,6 @@ from attn_spec.kernels.signatures.arguments import QUERY_KEY_VALUE, asks_lse, id
 from attn_spec.kernels.signatures.signature import Argument, Fact, Given, Signature
 
 
-def _bias() -> Argument:
-    def spell(given: Given) -> Any:
-        bias = given.get("bias")
-        if bias is None:
-            return None
-        import jax.numpy as jnp
-
-        return jnp.where(bias > -jnp.inf, bias, 0)
-
-    return Argument(name="bias", says=("bias",), default=None, spell=spell, read=says("bias"))
-
-
-def _mask() -> Argument:
-    def spell(given: Given) -> Any:
-        mask, bias = given.get("mask"), given.get("bias")
-        seen = None if bias is None else bias > -float("inf")
-        return mask if seen is None else seen if mask is None else mask & seen
-
-    return Argument(
-        name="mask",
-        says=("mask", "bias"),
-        default=None,
-        spell=spell,
-        read=says("mask"),
-        means="bool, True = attend; a bias of -inf is written there",
-    )
-
-
 def _window() -> Argument:
     def spell(given: Given) -> Any:
         longest = max(given.length("q", "S"), given.length("k", "S"))
@@ -58,8 +30,8 @@ JAX = Signature(
     dtypes=("float32", "float16", "bfloat16"),
     arguments=(
         *QUERY_KEY_VALUE,
-        _bias(),
-        _mask(),
+        same("bias", "bias", None),
+        same("mask", "mask", None),
         scale("scale"),
         same("is_causal", "causal", False),
         lengths("query_seq_lengths", "seqused_q"),
@@ -68,7 +40,12 @@ JAX = Signature(
         idle("implementation"),
         asks_lse("return_residual"),
     ),
-    conventions={"empty_row": "mean_of_v", "empty_lse": "undeclared", "unused_rows": "zero"},
+    conventions={
+        "empty_row": "mean_of_v",
+        "empty_row_by_bias": "nan",
+        "empty_lse": "undeclared",
+        "unused_rows": "zero",
+    },
     limits=Limits(least_keys=1),
     swapped={"lse": (1, 2)},
     facts=(
@@ -81,7 +58,7 @@ JAX = Signature(
             source="jax 0.10.2, jax/_src/nn/functions.py, _apply_masks",
         ),
         Fact(
-            says="a query whose keys all have a bias of -inf gives NaN, so that a call masks these keys",
+            says="a query whose keys all have a bias of -inf has the output NaN",
             source="jax 0.10.2, jax/_src/nn/functions.py, _dot_product_attention_core: logits + bias",
         ),
         Fact(

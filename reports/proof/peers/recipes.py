@@ -242,7 +242,7 @@ def drawn(*grids: Grid) -> Callable[[Subject, np.random.Generator], Iterator[Pro
             declined += 1
             if is_taken(subject, recipe):
                 problem = recipe.problem()
-                if subject.conventions.empty_row == "zero" or not problem.empty_rows.any():
+                if subject.conventions.outputs_without_keys == {"zero"} or not problem.empty_rows.any():
                     declined = 0
                     yield problem
         raise PeerError(f"{subject.kernel.name} takes no problem of this recipe: {PATIENCE} in a row were declined")

@@ -410,6 +410,7 @@ def _conventions(rng: np.random.Generator) -> Conventions:
     return Conventions(
         causal_alignment=one_of(rng, ("top_left", "bottom_right")),
         empty_row=one_of(rng, ("zero", "zero", "mean_of_v", "nan")),
+        empty_row_by_bias=one_of(rng, ("same", "same", "zero", "mean_of_v", "nan")),
         lse_base=one_of(rng, ("e", "e", "e", "2")),
         empty_lse=one_of(rng, ("-inf", "-inf", "+inf", "undeclared")),
         masked_nonfinite=one_of(rng, ("excluded", "excluded", "may_leak")),
