@@ -8,6 +8,8 @@ import pytest
 from attn_spec.bounds.forward.bounds import forward_bound
 from attn_spec.bounds.intermediates import intermediates
 from attn_spec.emulation.sound import PRECISE
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
 from tests.bounds.edge import Edge
 from tests.one_head import float32_head as head
 
@@ -305,3 +307,18 @@ def test_a_log_sum_exp_that_could_overflow_is_outside_the_domain_and_the_output_
     assert not found(6.6e4).domain_of("lse").any()
     assert found(6.6e4).domain_of("output").all()
     assert not found(6.6e4, normalize="by_lse").domain_of("output").any()
+
+
+def test_weights_by_a_log_sum_exp_that_overflow_their_format_are_outside_the_domain():
+    """A score of -7505 has the log-sum-exp -7520 in bfloat16, so that its weight is e^15, and not 1."""
+
+    def found(score, **changed):
+        contract = replace(PRECISE, softmax="bfloat16", lse="float64", normalize="by_lse", **changed).at("float32")
+        return forward_bound(intermediates(head([1.0], [score], [1.0])), contract).domain_of("output").all()
+
+    assert bits.nearest(np.array([-7505.0]), "bfloat16") == -7520
+    assert np.exp(15.0) > FORMATS["float16"].largest
+    assert not found(-7505.0, probabilities="float16")
+    assert not found(-7505.0, output_accumulation="float16")
+    assert found(-7505.0)
+    assert found(-5.0, probabilities="float16", output_accumulation="float16")

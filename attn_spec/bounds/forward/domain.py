@@ -10,7 +10,7 @@ from attn_spec.attention.arithmetic import FLOATS
 from attn_spec.attention.terms import ADDENDS, DESCALES, at_most, divisor, used, with_scale
 from attn_spec.bounds.forward.cast_bounds import largest_that_is_cast, reference_off
 from attn_spec.bounds.forward.dropout_bounds import factor_fits
-from attn_spec.bounds.forward.output_bounds import largest_cast, output_cast
+from attn_spec.bounds.forward.output_bounds import growth_by_lse, largest_cast, output_cast
 from attn_spec.bounds.forward.output_scale_bounds import output_fits
 from attn_spec.bounds.forward.product_bounds import descales_operands, dot_product_error, product_sizes
 from attn_spec.bounds.forward.row_sum_bounds import WeightError, weight_error
@@ -266,6 +266,7 @@ def _unseen_zeros(forward: Intermediates) -> np.ndarray:
 def weights_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Rows [.., Sq] whose weights, row sums and sums of p.v fit, and whose reference is near enough."""
     weighs_one, c = contract.normalize == "after_product", contract.probability_scale
+    by_lse = contract.normalize == "by_lse"
     off = reference_off(forward, contract)
     top = c * np.exp(contract.reference_distance + off)
     sizes, weights = value_sizes(forward, contract), weight_error(forward, contract)
@@ -279,6 +280,8 @@ def weights_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
         if weighs_one
         else c * _largest_mean(forward, weights, sizes)
     ) * in_sums
+    if by_lse:  # an error of the LSE, absolute in an exponent, makes the sum of the weights larger than 1
+        sums = sums * growth_by_lse(forward, contract, weights)
     inside = sums <= term(
         "sums of weights and values", contract.largest("output_accumulation", "inner_accumulation"), np.inf
     )
@@ -297,7 +300,7 @@ def weights_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
     low = np.exp(-above - off - (0.0 if contract.reference == "maximum" else contract.reference_distance)) / grown
     smallest = max(contract.stages.row_sum.format.smallest_normal, contract.stages.softmax.format.smallest_normal)
     inside &= low >= term("the least row sum", smallest)
-    if weighs_one or c != 1:  # a weight that its row sum has divided, and no scale multiplied, is far below any
+    if weighs_one or by_lse or c != 1:  # a weight that a row sum has divided, and no scale multiplied, is at most 1
         cast = largest_cast(forward, contract, weights)
         inside &= cast < term("the largest weight", largest_that_is_cast(contract), np.inf)
         inside &= cast * (1 + most_of_row(weights.C)) * (1 + contract.stages.probabilities.u) <= term(

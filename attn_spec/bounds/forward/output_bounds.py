@@ -257,15 +257,19 @@ def largest_cast(forward: Intermediates, contract: ResolvedContract, weights: We
     """
     if contract.normalize == "after_product":
         return largest_cast_weight(forward, contract)
-    if contract.normalize == "by_lse":
-        again = not narrows_scores(contract)
-        above = rounding_by_lse(forward, contract, weights, again=again).max(axis=-1, initial=0.0)
-    else:
-        above = weights.defect[..., 0]
     raised = (
         contract.probability_scale * raised_before_cast(forward, contract) * (1 + gamma((contract.stages.softmax.u, 3)))
     )
-    return raised * np.exp(np.minimum(above, 700.0))
+    if contract.normalize == "by_lse":
+        return raised * growth_by_lse(forward, contract, weights)
+    return raised * np.exp(np.minimum(weights.defect[..., 0], 700.0))
+
+
+def growth_by_lse(forward: Intermediates, contract: ResolvedContract, weights: WeightError) -> np.ndarray:
+    """Return the largest factor by which weights exp(s - LSE) of a row exceed their shares in its sum, [.., Sq]."""
+    again = not narrows_scores(contract)
+    above = rounding_by_lse(forward, contract, weights, again=again).max(axis=-1, initial=0.0)
+    return np.exp(np.minimum(above, 700.0))
 
 
 def numerator_growth(
