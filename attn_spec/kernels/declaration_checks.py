@@ -17,8 +17,10 @@ from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.kernel import DECLARABLE, Kernel, KernelError, parameters_of
 from attn_spec.kernels.limits import MEASURED
 from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import FORMATS, INPUT_DTYPES
 from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.conventions import SAME
 from attn_spec.problem.dtypes import dtype_of, input_dtypes, refusal, with_options
 from attn_spec.problem.options import OPTIONS, parameters
 
@@ -167,6 +169,11 @@ def _check_options(declared: Kernel) -> None:
                 f"{declared.name} declares {name}, but not {', '.join(missing)}, which {name} needs; declare both"
             )
     _check_owners(declared)
+    if declared.conventions.empty_row_by_bias != SAME and (declared.merge == "bias" or "states" in declared.supports):
+        raise KernelError(
+            f"{declared.name}: one tensor of a call says which keys or states there are, so that no row is emptied by "
+            f"a bias otherwise than by a mask; leave empty_row_by_bias out, which is {SAME!r} then"
+        )
     if not isinstance(declared.option_dtypes, Mapping):
         raise KernelError(f"{declared.name}: option_dtypes must be a mapping, not {declared.option_dtypes!r}")
     if (reason := refusal(with_options(declared.dtypes[0], declared.option_dtypes))) is not None:

@@ -360,3 +360,11 @@ def test_options_that_are_typed_are_asked_for_or_left_out(typed, supports, witho
     found = declarations(None, "fused", typed)
 
     assert found == {"framework": None, "contract": "fused", "supports": supports, "without": without}
+
+
+@pytest.mark.parametrize("facts", [{"merge": "bias"}, {"presentation": "states"}])
+def test_a_call_of_one_tensor_of_hidden_keys_has_no_convention_for_a_bias_alone(facts):
+    declared = {"framework": "numpy", "dtypes": ("float32",), "conventions": {"empty_row_by_bias": "nan"}, **facts}
+    with pytest.raises(KernelError, match=r"one tensor of a call says which keys .* leave empty_row_by_bias out"):
+        kernel(**declared)(lambda q, k, v, bias=None: q)
+    kernel(**{**declared, "conventions": {"empty_row": "nan"}})(lambda q, k, v, bias=None: q)

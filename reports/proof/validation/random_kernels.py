@@ -40,7 +40,7 @@ from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.conventions import Conventions
+from attn_spec.problem.conventions import SAME, Conventions
 from attn_spec.problem.options import parameters
 from attn_spec.problem.traits import named_by, projects
 from attn_spec.search.drawing.shapes import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
@@ -200,8 +200,10 @@ def _kernel(
     supports = [name for name in supports if shown.can_say(name)]
     beside = beside if _stores_rotated(shown, declared) else [name for name in beside if "rotary" not in name]
     said = (name for name in beside if shown.can_say(name) and not (one_head and name in of_all_heads))
+    declared["supports"] = without_orphans(without_silent((*supports, *said), declared["contract"]))
+    if "states" in shown.carries.union(declared["supports"]):
+        conventions = replace(conventions, empty_row_by_bias=SAME)  # a state's log-sum-exp is its bias
     declared |= {
-        "supports": without_orphans(without_silent((*supports, *said), declared["contract"])),
         "conventions": conventions,
         "head_dims": _head_dims(rng, shown),
         "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), _slowness(executes, order)),
