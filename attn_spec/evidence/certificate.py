@@ -107,6 +107,10 @@ class Declarations(Model):
     #: Limits that the kernel sets to problems, by name; those that it does not declare are left out. Empty in a
     #: certificate of an earlier version, which does not record them.
     limits: dict[str, Any] = Field(default_factory=dict)
+    #: Limits that only calls with gradients have, and what such calls do not have. Empty in a certificate of an earlier
+    #: version, which does not record them.
+    backward_limits: dict[str, Any] = Field(default_factory=dict)
+    forward_only: tuple[str, ...] = ()
     #: Contract of each dtype: a summary and every field.
     contracts: dict[str, dict[str, str | float | int | bool | None]]
     #: Dtypes and options that were tried and failed, with the reason.

@@ -92,6 +92,8 @@ def declarations(checked: Preflight) -> dict[str, Any]:
         "supports": sorted(kernel.supports),
         "conventions": asdict(kernel.conventions),
         "limits": limits(kernel.limits),
+        "backward_limits": limits(kernel.backward_limits),
+        "forward_only": list(kernel.forward_only),
         "contracts": {dtype: contract_fields(contract, dtype) for dtype, contract in contracts.items()},
         "declined": checked.declined,
         "signatures": kernel.signatures,

@@ -49,6 +49,8 @@ class Declaration(BaseModel):
     presentation: str
     signature: str
     limits: Limits
+    backward_limits: Limits
+    forward_only: tuple[str, ...]
     option_dtypes: dict[str, str]
     index_dtypes: dict[str, str]
     merge: str | None
@@ -77,8 +79,8 @@ def told(kernel: Kernel, attribute: str) -> dict[str, Any]:
     same = ("name", "framework", "merge", "presentation", "signature", "signatures", "slowness", "declared", "module")
     return {
         **{name: getattr(kernel, name) for name in same},
-        **{name: list(getattr(kernel, name)) for name in ("dtypes", "devices")},
-        **{name: asdict(getattr(kernel, name)) for name in ("conventions", "limits")},
+        **{name: list(getattr(kernel, name)) for name in ("dtypes", "devices", "forward_only")},
+        **{name: asdict(getattr(kernel, name)) for name in ("conventions", "limits", "backward_limits")},
         "contract": None if isinstance(contract, Mapping) else asdict(contract),
         "contracts": contracts,
         "supports": sorted(kernel.supports),
@@ -133,6 +135,7 @@ def kernel_of(
     limits = {name: getattr(made.limits, name) for name in Limits.__dataclass_fields__}
     same = ("framework", "dtypes", "supports", "name", "devices", "presentation")
     same += ("option_dtypes", "index_dtypes", "merge", "destinations", "signatures", "known_defects", "slowness")
+    same += ("backward_limits", "forward_only")
     contract = made.contracts if made.contract is None else made.contract
     facts_of_it: dict[str, Any] = {name: getattr(made, name) for name in same} | limits
     facts_of_it["when_off"] = when_off

@@ -23,7 +23,7 @@ from attn_spec.problem.dtypes import refusal, simplified
 from attn_spec.problem.options import OPTIONS, with_parameters
 
 #: Declarations that are sequences of names.
-LISTS = {"devices", "always"}
+LISTS = {"devices", "always", "forward_only"}
 
 
 def kernel(
@@ -189,19 +189,24 @@ def _check_lists(**lists: Any) -> None:
 
 
 def _with_limits(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a kernel, with the facts about limits gathered in ``limits``."""
+    """Return the fields of a kernel, with the facts about limits gathered in ``limits`` and ``backward_limits``."""
     limits = [item.name for item in fields(Limits)]
     known = [*(item.name for item in fields(Kernel) if item.name not in FOUND), *limits]
     if unknown := sorted(set(facts) - set(known)):
         near = suggestion(unknown[0], known, f"; known are {', '.join(known)}")
         raise KernelError(f"unknown argument {unknown[0]} in the declaration of a kernel{near}")
     own = set(limits) & set(facts)
+    of_gradients = facts.get("backward_limits", {})
+    if not isinstance(of_gradients, Mapping | Limits):
+        raise KernelError(f'backward_limits must name limits, {{"equal_lengths": True}}, not {of_gradients!r}')
     try:
         stated = Limits(**{name: facts[name] for name in own})
         stated = replace(stated, always=with_parameters(stated.always))
-        return {"limits": stated, **{name: value for name, value in facts.items() if name not in own}}
+        narrower = of_gradients if isinstance(of_gradients, Limits) else Limits(**of_gradients)
     except TypeError as error:
         raise KernelError(str(error)) from error
+    others = {name: value for name, value in facts.items() if name not in own}
+    return {**others, "limits": stated, "backward_limits": narrower}
 
 
 def _carried(presentation: Any, supports: Iterable[str]) -> frozenset[str]:

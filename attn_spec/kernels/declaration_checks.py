@@ -65,6 +65,7 @@ def check(declared: Kernel) -> None:
     _check_ties(declared)
     _check_destinations(declared)
     _check_limits(declared)
+    _check_gradients(declared)
 
 
 def _check_ties(declared: Kernel) -> None:
@@ -249,6 +250,18 @@ def _check_limits(declared: Kernel) -> None:
         raise KernelError(f"{declared.name}: multiples must be numbers of at least 1, not {limits.multiples!r}")
     _check_largest(declared)
     _check_contradictions(declared)
+
+
+def _check_gradients(declared: Kernel) -> None:
+    """Raise :class:`KernelError` for what calls with gradients lack, if it is no ability, or leaves no such call."""
+    for name in declared.forward_only:
+        if name not in declared.supports:
+            near = suggestion(name, sorted(declared.supports))
+            raise KernelError(f"{declared.name}: forward_only names {name}, which supports= does not have{near}")
+        if name in (*declared.limits.needed, *declared.backward_limits.always):
+            raise KernelError(f"{declared.name}: every problem uses {name}, so that it cannot be forward_only")
+    if (narrowed := declared.for_gradients) is not declared:
+        _check_limits(narrowed)
 
 
 def _check_contradictions(declared: Kernel) -> None:

@@ -23,6 +23,7 @@ from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.dtypes import Dtypes, simplified, with_options
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.problem import Problem
 
 #: Options and abilities that a kernel may declare in ``supports``, each with its meaning. Every declaration is
 #: mandatory: the kernel must handle all problems that use it.
@@ -72,6 +73,11 @@ class Kernel:
     signature: str = ""
     #: Limits of the problems that the kernel takes.
     limits: Limits = field(default_factory=Limits)
+    #: Limits of calls whose gradients are asked for, beside those of all calls: ``{"equal_lengths": True}``. A backward
+    #: pass may take fewer problems than the forward pass.
+    backward_limits: Limits = field(default_factory=Limits)
+    #: Options and abilities that calls have only if no gradients are asked for: ``("softcap", "dv")``.
+    forward_only: tuple[str, ...] = ()
     #: Dtypes of option tensors that differ from the dtype of q, k, v, by option: ``{"bias": "float32"}``.
     option_dtypes: Mapping[str, str] = field(default_factory=dict)
     #: Dtypes of the integers that say where sequences lie, where they are not int32, by the names that the presentation
@@ -152,6 +158,28 @@ class Kernel:
         object.__setattr__(self, "supports", self.supports | {"backward"})
         self.check_backward()
         return function
+
+    @cached_property
+    def for_gradients(self) -> Kernel:
+        """Kernel as calls with gradients find it: within ``backward_limits``, without what is ``forward_only``.
+
+        Raises :class:`KernelError` if no number is within the limits of both passes.
+        """
+        if not self.forward_only and self.backward_limits == Limits():
+            return self
+        try:
+            limits = self.limits.within(self.backward_limits)
+        except ValueError as error:
+            raise KernelError(f"{self.name}: {error}, which backward_limits allow") from error
+        lost = {*self.forward_only, *(("cross",) if limits.equal_lengths else ())}
+        narrowed = {"limits": limits, "supports": self.supports - lost}
+        return replace(self, **narrowed, backward_limits=Limits(), forward_only=())
+
+    def refusal_of_gradients(self, problem: Problem) -> str:
+        """Return why the kernel gives no gradients of a problem; an empty text if it does."""
+        if alone := sorted(problem.options().intersection(self.forward_only)):
+            return f"it gives no gradients beside {', '.join(alone)}"
+        return self.for_gradients.limits.refusal(problem)
 
     def check_backward(self) -> None:
         """Raise :class:`KernelError` if no theorem bounds gradients beside the scales that the kernel declares."""

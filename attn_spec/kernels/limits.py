@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -173,18 +174,26 @@ class Limits:
         return self.query_lengths is not None or reach or self.least_keys > 0
 
     def within(self, other: Limits) -> Limits:
-        """Return these limits with those that ``other``, of a presentation, sets: to lengths, to numbers, to options.
+        """Return these limits with those that ``other`` sets, of a presentation or of the backward pass.
 
-        Raises :class:`ValueError` if no number of queries, or of kv heads, is within both.
+        Raises :class:`ValueError` if no number, of those that both allow for something, is within both.
         """
+        numbers = {name: _common(name, getattr(self, name), getattr(other, name)) for name in _NUMBERS}
+        flags = {name: getattr(self, name) or getattr(other, name) for name in _FLAGS}
+        lists = {name: tuple(dict.fromkeys((*getattr(self, name), *more))) for name, more in _set_lists(other).items()}
+        positions = [most for most in (self.largest_position, other.largest_position) if most is not None]
+        own = self.widths if other.head_dims is not None else self.head_dims
         return replace(
             self,
-            query_lengths=_common("query_lengths", self.query_lengths, other.query_lengths),
-            kv_heads=_common("kv_heads", self.kv_heads, other.kv_heads),
-            equal_lengths=self.equal_lengths or other.equal_lengths,
-            keys_reach_queries=self.keys_reach_queries or other.keys_reach_queries,
-            largest=_least(self.largest, other.largest),
-            always=tuple(dict.fromkeys((*self.always, *other.always))),
+            **numbers,
+            **flags,
+            **{"always": tuple(self.always), **lists},
+            head_dims=_common("head_dims", own, other.widths),
+            multiples=_joined(math.lcm, self.multiples, other.multiples),
+            largest=_joined(min, self.largest, other.largest),
+            least_keys=max(self.least_keys, other.least_keys) if other.least_keys else self.least_keys,
+            largest_position=min(positions) if other.largest_position is not None else self.largest_position,
+            beside=_joined(lambda one, two: tuple(name for name in one if name in two), self.beside, other.beside),
         )
 
     def refusal(self, problem: Problem) -> str:
@@ -242,7 +251,18 @@ class Limits:
             yield f"the number of kv heads must be among {self.kv_heads}"
 
 
-def _common(name: str, own: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tuple[int, ...] | None:
+#: Limits that are numbers, any of which a problem may have; those that are true or false; and those that are lists.
+_NUMBERS = ("query_heads", "kv_heads", "query_lengths", "page_sizes")
+_FLAGS = ("keys_reach_queries", "equal_lengths", "tight_buffers", "positive_scale")
+_LISTS = ("always", "exclusive")
+
+
+def _set_lists(limits: Limits) -> dict[str, tuple[Any, ...]]:
+    """Return the limits that are lists and have an entry, by name."""
+    return {name: found for name in _LISTS if (found := getattr(limits, name))}
+
+
+def _common(name: str, own: Any, other: tuple[Any, ...] | None) -> Any:
     """Return the numbers of the limit ``name`` that are within both tuples; None is any number.
 
     Raises :class:`ValueError` if there are none.
@@ -254,9 +274,10 @@ def _common(name: str, own: tuple[int, ...] | None, other: tuple[int, ...] | Non
     return common
 
 
-def _least(own: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
-    """Return the smaller of two largest numbers of each axis; without others the kernel's own stay unchanged."""
-    return {**own, **{axis: min(most, own.get(axis, most)) for axis, most in other.items()}} if other else own
+def _joined(of_both: Callable[[Any, Any], Any], own: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what either mapping has, and ``of_both`` values that both have; without others the own stay unchanged."""
+    changed = {name: of_both(own[name], value) if name in own else value for name, value in other.items()}
+    return {**own, **changed} if other else own
 
 
 def measured(problem: Problem) -> dict[str, int]:

@@ -89,6 +89,12 @@ class Subject:
         """Return the subject with some conventions of its kernel changed."""
         return replace(self, kernel=replace(self.kernel, conventions=replace(self.conventions, **conventions)))
 
+    @cached_property
+    def for_gradients(self) -> Subject:
+        """Subject of the problems whose gradients the kernel gives; this one if these are all."""
+        narrowed = self.kernel.for_gradients
+        return self if narrowed is self.kernel else replace(self, kernel=narrowed)
+
     @property
     def framework(self) -> Framework:
         """Library whose tensors the kernel takes."""
@@ -224,12 +230,14 @@ class Subject:
         arrange_inputs: Arrange = memory.unchanged,
     ) -> tuple[Answer, dict[str, bits.Values]]:
         """Return the answer, and dQ, dK, dV and gradients of options for the cotangents dO [B, Hq, Sq, Dv] and dL [B,
-        Hq, Sq].
+        Hq, Sq]. Raises :class:`NotTaken` for a problem of which the kernel gives no gradients.
 
         ``wrt`` names the inputs that require a gradient; None means all. ``arrange`` may change the layout of dO in
         memory, ``arrange_inputs`` that of q, k and v; values stay unchanged. Answer and gradients come from one call,
         so that a kernel with dropout by chance uses one mask.
         """
+        if reason := self.kernel.refusal_of_gradients(problem):
+            raise NotTaken(f"{self.kernel.name} does not take the problem: {reason}")
         options = [name for name in DIFFERENTIABLE if name in OPTIONS and getattr(problem, name) is not None]
         able = [name for name in options if not self.sums_gradient_of(name, problem)]
         names = [name for name in (*self.presentation.inputs, *able) if wrt is None or name in wrt]

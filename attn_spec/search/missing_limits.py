@@ -18,7 +18,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 from attn_spec.judgement.neighbours import without_options
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.limits import GRID, MEASURED, Limits, NotTaken, largest_position, measured
-from attn_spec.kernels.misbehaviour import CallFailed, Crashed, Raised
+from attn_spec.kernels.misbehaviour import CallFailed, Crashed, Misbehaviour, Raised
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
@@ -36,6 +36,29 @@ TRIES, TRIES_OF_CRASHES = 40, 6
 DIVISORS = (8, 16, 32, 64, 128)
 #: Head dimensions that kernels have as their largest.
 WIDEST = (256, 128, 64)
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """Words of a declaration by which a kernel is not asked for a problem again."""
+
+    #: True if the kernel answers the problem, and fails only where gradients are asked for.
+    of_gradients: bool
+
+    def without(self, name: str) -> str:
+        """Return the words by which no problem uses an option or ability."""
+        return f"declare forward_only=({name!r},)" if self.of_gradients else f"take {name!r} out of supports"
+
+    def limit(self, name: str, value: str) -> str:
+        """Return the words of a limit; ``value`` is empty where the reader must fill it in."""
+        return (
+            f"declare backward_limits={{{name!r}: {value or '..'}}}" if self.of_gradients else f"declare {name}={value}"
+        )
+
+    @property
+    def equal_lengths(self) -> str:
+        """Words by which queries and keys have one length."""
+        return self.limit("equal_lengths", "True") if self.of_gradients else self.without("cross")
 
 
 @dataclass(frozen=True)
@@ -61,7 +84,9 @@ def missing_limits(property_: Property, subject: Subject, problem: Problem, erro
         return []  # a call that hangs may do so again, at the full cost of its time limit
     tries = TRIES_OF_CRASHES if isinstance(error, Crashed) else TRIES
     found: list[Within] = []
-    for near in _near(subject, problem, failed=isinstance(error, CallFailed)):
+    failed = isinstance(error, CallFailed)
+    remedies = Remedies(failed and "backward" in property_.needs and _answers(subject, problem))
+    for near in _near(subject, problem, remedies, failed=failed):
         if near.kind and near.kind in {one.kind for one in found}:
             continue
         if len(found) == MOST or (tries := tries - len(near.problems)) < 0:
@@ -92,6 +117,15 @@ def unasked(limits: Limits, problem: Problem) -> list[str]:
     ]
 
 
+def _answers(subject: Subject, problem: Problem) -> bool:
+    """Return whether the kernel answers the problem, without gradients."""
+    try:
+        subject(problem)
+    except (Misbehaviour, NotTaken):
+        return False
+    return True
+
+
 def _holds(property_: Property, subject: Subject, make: Callable[[], Problem]) -> bool:
     """Return whether the property holds of a problem, and measures some of its elements if it measures any."""
     try:
@@ -102,13 +136,13 @@ def _holds(property_: Property, subject: Subject, make: Callable[[], Problem]) -
     return not observations.is_empty
 
 
-def _near(subject: Subject, problem: Problem, *, failed: bool) -> Iterator[Within]:
+def _near(subject: Subject, problem: Problem, remedies: Remedies, *, failed: bool) -> Iterator[Within]:
     """Yield problems near a failing one; ``failed``: the call itself failed."""
     limits = subject.kernel.limits
     if not limits.positive_scale and problem.scale_value <= 0:
         positive = -problem.scale_value or problem.scored_width**-0.5
         yield Within(
-            "with a scale above 0: if the kernel needs one, declare positive_scale=True",
+            f"with a scale above 0: if the kernel needs one, {remedies.limit('positive_scale', 'True')}",
             (lambda: problem.replace(scale=positive),),
         )
     if not failed:
@@ -116,20 +150,21 @@ def _near(subject: Subject, problem: Problem, *, failed: bool) -> Iterator[Withi
     if _has_far_positions(limits, problem):
         counted = dict.fromkeys(("rotary_query_positions", "rotary_key_positions"))
         yield Within(
-            "with positions that are counted: if the kernel has a table of them, declare largest_position=",
+            "with positions that are counted: if the kernel has a table of them, "
+            f"{remedies.limit('largest_position', '')}",
             (lambda: problem.replace(**counted),),
         )
     for axis, _ in _beyond_grids(limits, problem):
         yield Within(
-            f"with {GRID:,} {MEASURED[axis]}: if these are blocks in an axis of a grid, declare "
-            f"largest={{{axis!r}: {GRID}}}",
+            f"with {GRID:,} {MEASURED[axis]}: if these are blocks in an axis of a grid, "
+            f"{remedies.limit('largest', f'{{{axis!r}: {GRID}}}')}",
             (lambda axis=axis: _at_most(problem, axis, GRID),),
         )
     yield from _of_tensors(problem)
-    yield from _of_pairs(subject, problem)
-    yield from _of_lengths(subject, problem)
-    yield from _of_widths(subject, problem)
-    yield from _of_options(subject, problem)
+    yield from _of_pairs(subject, problem, remedies)
+    yield from _of_lengths(subject, problem, remedies)
+    yield from _of_widths(subject, problem, remedies)
+    yield from _of_options(subject, problem, remedies)
 
 
 def _has_far_positions(limits: Limits, problem: Problem) -> bool:
@@ -152,7 +187,7 @@ def _at_most(problem: Problem, axis: str, most: int) -> Problem:
     return problem.take(axis, range(most))
 
 
-def _of_lengths(subject: Subject, problem: Problem) -> Iterator[Within]:
+def _of_lengths(subject: Subject, problem: Problem, remedies: Remedies) -> Iterator[Within]:
     """Yield problems of other lengths: as many keys as queries, some where there are none, and whole tiles."""
     Q, K, limits = problem.query_length, problem.key_length, subject.kernel.limits
     if not (Q and K):
@@ -160,7 +195,7 @@ def _of_lengths(subject: Subject, problem: Problem) -> Iterator[Within]:
         for what, (queries, keys) in some.items() if subject.supports("empty") else ():
             if (queries, keys) != (Q, K):
                 yield Within(
-                    f"with {what}: if the kernel needs that, take 'empty' out of supports",
+                    f"with {what}: if the kernel needs that, {remedies.without('empty')}",
                     (lambda queries=queries, keys=keys: _of_zeros(problem, Q=queries, K=keys),),
                     "empty",
                 )
@@ -168,14 +203,14 @@ def _of_lengths(subject: Subject, problem: Problem) -> Iterator[Within]:
     if Q != K and subject.supports("cross") and not limits.equal_lengths:
         least = min(Q, K)
         yield Within(
-            "with as many keys as queries: if the kernel needs that, take 'cross' out of supports",
+            f"with as many keys as queries: if the kernel needs that, {remedies.equal_lengths}",
             (lambda: problem.take("Q", range(least)).take("K", range(least)),),
             "lengths",
         )
     if problem.group > 1 and subject.supports("gqa"):
         own = np.arange(problem.query_heads) // problem.group
         yield Within(
-            "with as many kv heads as query heads: if the kernel needs that, take 'gqa' out of supports",
+            f"with as many kv heads as query heads: if the kernel needs that, {remedies.without('gqa')}",
             (lambda: problem.replace(k=problem.k[:, own], v=problem.v[:, own]),),
         )
     for axis, length in (("Q", Q), ("K", K), ("QK", 0)):
@@ -183,8 +218,8 @@ def _of_lengths(subject: Subject, problem: Problem) -> Iterator[Within]:
             if any(n % divisor for n in ((length,) if length else (Q, K))):
                 told = ", ".join(f"{letter!r}: {divisor}" for letter in axis)
                 yield Within(
-                    f"with a length of {' and '.join(axis)} that {divisor} divides: if the kernel needs that, declare "
-                    f"multiples={{{told}}}",
+                    f"with a length of {' and '.join(axis)} that {divisor} divides: if the kernel needs that, "
+                    f"{remedies.limit('multiples', f'{{{told}}}')}",
                     (lambda axis=axis, divisor=divisor: _repeated(problem, axis, divisor),),
                     "lengths",
                 )
@@ -208,14 +243,14 @@ def _repeated(problem: Problem, axes: str, divisor: int) -> Problem:
     return problem
 
 
-def _of_widths(subject: Subject, problem: Problem) -> Iterator[Within]:
+def _of_widths(subject: Subject, problem: Problem, remedies: Remedies) -> Iterator[Within]:
     """Yield problems of other head dimensions: of equal ones, of multiples, and of fewer columns."""
     D, Dv = problem.scored_width, problem.head_value_dim
     if problem.projects or problem.states or subject.kernel.limits.head_dims is not None:
         return
     if Dv != D and subject.supports("dv"):
         yield Within(
-            "with values as wide as keys: if the kernel needs that, take 'dv' out of supports",
+            f"with values as wide as keys: if the kernel needs that, {remedies.without('dv')}",
             (lambda: _of_width(problem, D, D),),
             "widths",
         )
@@ -223,8 +258,8 @@ def _of_widths(subject: Subject, problem: Problem) -> Iterator[Within]:
         if D % divisor or Dv % divisor:
             wide = [math.ceil(width / divisor) * divisor for width in (D, Dv)]
             yield Within(
-                f"with head dimensions that {divisor} divides: if the kernel needs that, declare "
-                f"head_dims=tuple(range({divisor}, 257, {divisor}))",
+                f"with head dimensions that {divisor} divides: if the kernel needs that, "
+                f"{remedies.limit('head_dims', f'tuple(range({divisor}, 257, {divisor}))')}",
                 (lambda wide=wide: _of_width(problem, *wide),),
                 "widths",
             )
@@ -232,7 +267,8 @@ def _of_widths(subject: Subject, problem: Problem) -> Iterator[Within]:
         if max(D, Dv) > most:
             narrow = [min(width, most) for width in (D, Dv)]
             yield Within(
-                f"with head dimensions up to {most}: if the kernel takes no larger ones, declare head_dims=",
+                f"with head dimensions up to {most}: if the kernel takes no larger ones, "
+                f"{remedies.limit('head_dims', '')}",
                 (lambda narrow=narrow: _of_width(problem, *narrow),),
                 "widths",
             )
@@ -260,29 +296,31 @@ def _of_tensors(problem: Problem) -> Iterator[Within]:
             )
 
 
-def _of_pairs(subject: Subject, problem: Problem) -> Iterator[Within]:
+def _of_pairs(subject: Subject, problem: Problem, remedies: Remedies) -> Iterator[Within]:
     """Yield problems with one of two options: the kernel does not combine them if it is right with either alone."""
     made = _less(subject, problem)
     for pair in combinations(made, 2):
         yield Within(
-            f"with {pair[0]} alone and with {pair[1]} alone: if they are never combined, declare exclusive=({pair},)",
+            f"with {pair[0]} alone and with {pair[1]} alone: if they are never combined, "
+            f"{remedies.limit('exclusive', f'({pair},)')}",
             (made[pair[0]], made[pair[1]]),
             "options",
         )
 
 
-def _of_options(subject: Subject, problem: Problem) -> Iterator[Within]:
+def _of_options(subject: Subject, problem: Problem, remedies: Remedies) -> Iterator[Within]:
     """Yield problems with an option beside causality, and without one."""
     made, able = _less(subject, problem), subject.kernel.supports
     for name in made:
         if "causal" in able and not problem.causal and name not in subject.kernel.limits.beside:
+            other = f"{{{name!r}: ('causal',)}}"
             yield Within(
-                f"with {name} beside causal: if the kernel needs that, declare beside={{{name!r}: ('causal',)}}",
+                f"with {name} beside causal: if the kernel needs that, {remedies.limit('beside', other)}",
                 (lambda: problem.replace(causal=True),),
                 "options",
             )
     for name, make in made.items():
-        says = f"without {name}: if the kernel does not take it so, take {name!r} out of supports"
+        says = f"without {name}: if the kernel does not take it so, {remedies.without(name)}"
         yield Within(says, (make,), "options")
 
 

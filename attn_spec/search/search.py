@@ -76,6 +76,7 @@ def search(
     smaller. Raises :class:`PropertyError`.
     """
     row = Row(property=property_.id, kernel=subject.kernel.name, dtype=subject.dtype, verdict=Verdict.NOT_DECLARED)
+    subject = subject.for_gradients if "backward" in property_.needs else subject
     if missing := [option for option in property_.needs if not subject.supports(option)]:
         given = [name for name in missing if name in ABILITIES and ABILITIES[name].of_framework]
         if given:

@@ -41,7 +41,7 @@ def both(request):
 def test_the_declaration_is_the_same(both):
     here, there = (subject.kernel for subject in both)
     fields = ("name", "dtypes", "contract", "supports", "conventions", "limits", "devices", "presentation", "digest")
-    fields += ("when_off",)
+    fields += ("when_off", "backward_limits", "forward_only")
     assert [getattr(there, name) for name in fields] == [getattr(here, name) for name in fields]
     facts = [[(p.name, p.kind, p.default) for p in kernel.parameters.values()] for kernel in (there, here)]
     assert facts[0] == facts[1]

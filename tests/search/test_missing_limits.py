@@ -8,7 +8,7 @@ from attn_spec.kernels.limits import GRID, Limits
 from attn_spec.kernels.misbehaviour import CallFailed, Crashed
 from attn_spec.kernels.subject import Subject
 from attn_spec.search import missing_limits as hints_of_limits
-from attn_spec.search.missing_limits import TRIES_OF_CRASHES, missing_limits, needed, unasked
+from attn_spec.search.missing_limits import TRIES_OF_CRASHES, Remedies, missing_limits, needed, unasked
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search
@@ -176,7 +176,7 @@ def test_what_a_refutation_needs_are_the_options_without_which_the_property_hold
 def test_positions_past_a_table_are_named_if_the_kernel_is_right_before_its_end():
     made = kernel(framework="numpy", dtypes=("float32",), name="mine", supports=("rotary",))(lambda q, k, v: q)
     far = Recipe(**TURNED, rotary_query_positions="far").problem()
-    near = list(hints_of_limits._near(Subject(made, "float32"), far, failed=True))
+    near = list(hints_of_limits._near(Subject(made, "float32"), far, Remedies(of_gradients=False), failed=True))
 
     assert near[0].says.endswith("declare largest_position=")
     assert near[0].problems[0]().rotary_query_positions is None
