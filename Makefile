@@ -5,7 +5,8 @@
 # half or more; make mutation: mutate truth, bounds and judgement, and count what the tests notice, for about an hour;
 # make gpu: certify the kernels that are made for a GPU on one, run the tests that need it, and time them; without a GPU
 # it ends with 2; make docs: build the documentation as docs/_build/index.html. Each sets up .venv first. make installs:
-# install the checkout in fresh environments of each of PYTHONS, and with the oldest versions that it allows.
+# install the checkout in fresh environments of each of PYTHONS, and with the oldest versions that it allows. make
+# released: certify the released implementations in environments of their own, and compare with the page BASELINE.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -31,7 +32,7 @@ endif
 # the limits of calls under test.
 PATIENCE = --dist worksteal --timeout $(1) --timeout-method thread
 
-.PHONY: certify test lint style docs exhaustive validate teeth mutation gpu installs clean
+.PHONY: certify test lint style docs exhaustive validate teeth mutation gpu installs released clean
 
 certify: $(READY)
 	$(BIN)/attn-spec certify numpy_tiled --output certificate.json --report report.html
@@ -83,6 +84,10 @@ gpu: $(READY)
 
 installs: $(READY)
 	$(BIN)/python tests/installations.py $(PYTHONS)
+
+released: $(READY)
+	$(BIN)/python -m attn_spec.reports.released.report --output reports/gallery/released.html --workers $(WORKERS) \
+		$(if $(BASELINE),--baseline $(BASELINE))
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,132 @@
+"""Environments of pinned versions, which hold this checkout of attn-spec and the implementations that share them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import attn_spec
+from attn_spec import atomic
+from attn_spec.evidence.report import ReportError
+
+#: Folder of the checkout, which pip installs.
+ROOT = Path(attn_spec.__file__).resolve().parent.parent
+#: Last lines of a failed installation that are shown.
+SHOWN = 5
+
+
+class ReleasedError(ReportError):
+    """The page cannot be made; the text says what is missing, and what to do next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """Packages that are installed together."""
+
+    name: str
+    #: Requirements with their versions, as pip reads them.
+    requirements: tuple[str, ...]
+    #: Requirements that are installed without what they require, which would be a GPU's, or of other versions.
+    alone: tuple[str, ...] = ()
+    #: Variables of the processes that run there.
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def stated(self) -> str:
+        """Requirements, one a line."""
+        return "".join(f"{one}\n" for one in (*self.requirements, *self.alone))
+
+
+ENVIRONMENTS = (
+    Environment(
+        name="torch",
+        requirements=(
+            "torch==2.13.0",
+            "transformers==5.24.0",
+            "diffusers==0.42.1",
+            "x-transformers==2.31.10",
+            "einops==0.8.2",
+            "onnx==1.23.2",
+            "onnxruntime==1.32.0",
+            "openvino==2026.4.1",
+        ),
+        alone=("memory-efficient-attention-pytorch==0.1.6", "ring-attention-pytorch==0.5.20"),
+    ),
+    Environment(
+        name="jax",
+        requirements=("jax==0.10.2", "flax==0.12.8", "equinox==0.13.8", "keras==3.15.1", "einops==0.8.2"),
+        alone=("flash-attention-jax==0.3.1", "memory-efficient-attention==0.1.3"),
+        variables={"KERAS_BACKEND": "jax"},
+    ),
+    Environment(
+        name="interpreted",
+        requirements=("torch==2.13.0", "triton==3.9.0", "einops==0.8.2", "transformers==5.24.0"),
+        alone=("flash-linear-attention==0.6.0", "fla-core==0.6.0"),
+        variables={"TRITON_INTERPRET": "1"},
+    ),
+    Environment(name="mlx", requirements=("mlx[cpu]==0.32.4",)),
+)
+
+
+def by_name() -> dict[str, Environment]:
+    """Return the environments by name."""
+    return {one.name: one for one in ENVIRONMENTS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """An environment that was made."""
+
+    environment: Environment
+    #: Folder of its commands.
+    commands: Path
+
+    def run(self, command: Sequence[str], folder: Path, limit: float | None = None) -> CompletedProcess[str]:
+        """Run a command of the environment in ``folder``, for at most ``limit`` seconds, and return what it printed."""
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", **self.environment.variables}
+        first, *others = command
+        return subprocess.run(  # noqa: S603 -- a command of the table's rows
+            (str(self.commands / first), *others),
+            cwd=folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit,
+        )
+
+
+def made(environment: Environment, folder: Path) -> Installed:
+    """Return an environment, which is made in ``folder`` unless it is there with the same requirements.
+
+    Raises :class:`ReleasedError` if attn-spec runs from no checkout, or if an installation fails.
+    """
+    if not (ROOT / "pyproject.toml").is_file():
+        raise ReleasedError(f"{ROOT} is no checkout of attn-spec; clone the repository and run `make released` there")
+    place, stamp = folder / environment.name, folder / f"{environment.name}.txt"
+    installed = Installed(environment=environment, commands=place / "bin")
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == environment.stated:
+        return installed
+    install = (installed.commands / "python", "-m", "pip", "install", "--quiet")
+    pinned = ("--constraint", ROOT / "constraints.txt")
+    _run(environment, (sys.executable, "-m", "venv", "--clear", place))
+    _run(environment, (*install, *pinned, ROOT, *environment.requirements))
+    if environment.alone:
+        _run(environment, (*install, "--no-deps", *environment.alone))
+    atomic.write(stamp, environment.stated)
+    return installed
+
+
+def _run(environment: Environment, command: Sequence[str | Path]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        told = "\n".join((done.stderr or done.stdout).splitlines()[-SHOWN:])
+        raise ReleasedError(
+            f"the environment {environment.name!r} cannot be made: {told}\nSee that the index of packages can be "
+            "reached and that it has these versions"
+        )

@@ -1,0 +1,337 @@
+"""Implementations that are certified: how each is called, what it declares, and where that can be read."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attn_spec.kernels.signatures.signature import Fact
+from attn_spec.kernels.signatures.table import SIGNATURES
+
+#: Folder of the functions that stand between an implementation and attn-spec.
+ADAPTERS = Path(__file__).parent / "adapters"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Implementation:
+    """One released implementation, and the words of its examination."""
+
+    #: Name of the row, in lower case with hyphens.
+    name: str
+    project: str
+    #: Distribution whose version is stated.
+    package: str
+    #: Description of the function for a reader who knows the project.
+    function: str
+    #: Name of its environment.
+    environment: str
+    #: Kernel by the name that ``attn-spec certify`` takes; an adapter is ``file.py:name`` in ``ADAPTERS``.
+    kernel: str
+    #: Row of the table of signatures by which the function is called; empty for an adapter.
+    signature: str = ""
+    #: Contract of the function, for one that is called by its signature.
+    contract: str = ""
+    #: Abilities beside those that the signature shows.
+    supports: str = ""
+    dtypes: tuple[str, ...] = ("float32",)
+    #: Time of a call as a multiple of that on ordinary hardware.
+    slowness: float = 1.0
+    #: Facts of the declaration, with their sources; for a signature, those beside the facts of its row.
+    facts: tuple[Fact, ...] = ()
+
+    @property
+    def is_adapted(self) -> bool:
+        """True if the kernel is a function of a file in ``ADAPTERS``."""
+        return not self.signature
+
+    @property
+    def spec(self) -> str:
+        """Kernel as a command names it."""
+        return str(ADAPTERS / self.kernel) if self.is_adapted else self.kernel
+
+    @property
+    def known(self) -> tuple[Fact, ...]:
+        """All facts with their sources."""
+        return self.facts if self.is_adapted else (*SIGNATURES[self.signature].facts, *self.facts)
+
+    @property
+    def lines(self) -> int:
+        """Number of lines of an adapter's function, with its decorator, without its docstring and empty lines."""
+        file, _, name = self.kernel.partition(":")
+        source = (ADAPTERS / file).read_text(encoding="utf-8")
+        found = next(one for one in ast.parse(source).body if isinstance(one, ast.FunctionDef) and one.name == name)
+        first = min((one.lineno for one in found.decorator_list), default=found.lineno)
+        described = found.body[0] if ast.get_docstring(found) else None
+        skipped = range(described.lineno, (described.end_lineno or 0) + 1) if described else range(0)
+        lines = source.splitlines()[first - 1 : found.end_lineno]
+        return sum(bool(line.strip()) for number, line in enumerate(lines, first) if number not in skipped)
+
+
+def by_name() -> dict[str, Implementation]:
+    """Return the implementations by name."""
+    return {one.name: one for one in IMPLEMENTATIONS}
+
+
+def _adapted(name: str, kernel: str, *facts: tuple[str, str], **words: Any) -> Implementation:
+    """Return the row of an adapter; a fact is what it says and where that can be read."""
+    return Implementation(name=name, kernel=kernel, facts=tuple(Fact(says=a, source=b) for a, b in facts), **words)
+
+
+_PYTORCH: dict[str, Any] = {"project": "PyTorch", "package": "torch", "environment": "torch"}
+_TRANSFORMERS: dict[str, Any] = {"project": "Transformers", "package": "transformers", "environment": "torch"}
+_X_TRANSFORMERS: dict[str, Any] = {
+    "project": "x-transformers",
+    "package": "x-transformers",
+    "environment": "torch",
+}
+_MEMORY_EFFICIENT: dict[str, Any] = {
+    "project": "memory-efficient-attention-pytorch",
+    "package": "memory-efficient-attention-pytorch",
+    "environment": "torch",
+}
+_FLASH_JAX: dict[str, Any] = {
+    "project": "flash-attention-jax",
+    "package": "flash-attention-jax",
+    "environment": "jax",
+}
+_FLA: dict[str, Any] = {"project": "flash-linear-attention", "package": "fla-core", "environment": "interpreted"}
+_X_SOURCE = "x-transformers 2.31.10, attend.py, Attend.forward"
+_MEAN_OF_V = "a query whose keys a mask hides has the mean of all values, one whose keys all have a bias of -inf NaN"
+
+IMPLEMENTATIONS = (
+    Implementation(
+        name="torch-sdpa",
+        function="scaled_dot_product_attention",
+        kernel="torch.nn.functional:scaled_dot_product_attention",
+        signature="torch_sdpa",
+        contract="fused",
+        **_PYTORCH,
+    ),
+    Implementation(
+        name="torch-flex",
+        function="flex_attention, not compiled",
+        kernel="torch.nn.attention.flex_attention:flex_attention",
+        signature="flex_attention",
+        contract="eager",
+        **_PYTORCH,
+    ),
+    Implementation(
+        name="transformers-eager",
+        function="eager_attention_forward of Llama",
+        kernel="transformers.models.llama.modeling_llama:eager_attention_forward",
+        signature="hf",
+        contract="eager",
+        supports="gqa",
+        **_TRANSFORMERS,
+    ),
+    Implementation(
+        name="transformers-sdpa",
+        function="sdpa_attention_forward",
+        kernel="transformers.integrations.sdpa_attention:sdpa_attention_forward",
+        signature="hf_sdpa",
+        contract="fused",
+        **_TRANSFORMERS,
+    ),
+    _adapted(
+        "transformers-gemma2",
+        "of_transformers.py:gemma2",
+        (
+            "softcap comes after the scale and before the mask",
+            "transformers 5.24, modeling_gemma2.py, eager_attention_forward",
+        ),
+        ("a query whose keys all have -inf in the mask has the output NaN", "torch 2.13, run: softmax of -inf alone"),
+        function="eager_attention_forward of Gemma 2",
+        **_TRANSFORMERS,
+    ),
+    _adapted(
+        "transformers-gpt-oss",
+        "of_transformers.py:gpt_oss",
+        (
+            "a sink of each head is one more score, whose weight is dropped",
+            "transformers 5.24, modeling_gpt_oss.py, eager_attention_forward",
+        ),
+        ("a query without keys, and with a sink of -inf, has the output NaN", "torch 2.13, run: softmax of -inf alone"),
+        function="eager_attention_forward of GPT-OSS",
+        **_TRANSFORMERS,
+    ),
+    _adapted(
+        "diffusers",
+        "of_diffusers.py:attention",
+        (
+            "causal calls take no mask",
+            "diffusers 0.42.1, attention_dispatch.py: the call goes to scaled_dot_product_attention",
+        ),
+        (
+            "a scale of 0 or less beside is_causal gives NaN on a CPU",
+            "torch 2.13, run: its flash kernel masks scores before it multiplies them by the scale",
+        ),
+        project="Diffusers",
+        package="diffusers",
+        environment="torch",
+        function="dispatch_attention_fn, native backend",
+    ),
+    _adapted(
+        "x-transformers",
+        "of_x_transformers.py:attend",
+        ("the diagonal ends in the bottom right corner", f"{_X_SOURCE}: create_causal_mask"),
+        ("a query whose keys a mask hides has the output 0", f"{_X_SOURCE}: row_is_entirely_masked"),
+        ("a query that causality alone leaves without keys has a mean, so that no call asks for it", _X_SOURCE),
+        (
+            "query head h reads kv head h mod Hkv, which no other library does, so that no call has groups",
+            f"{_X_SOURCE}: repeat of (r kvh)",
+        ),
+        function="Attend",
+        **_X_TRANSFORMERS,
+    ),
+    _adapted(
+        "x-transformers-flash",
+        "of_x_transformers.py:attend_flash",
+        ("the diagonal ends in the bottom right corner", "x-transformers 2.31.10, attend.py, Attend.flash_attn"),
+        ("a query whose keys a mask hides has the output 0", "x-transformers 2.31.10, attend.py, Attend.flash_attn"),
+        function="Attend with flash",
+        **_X_TRANSFORMERS,
+    ),
+    Implementation(
+        name="onnx-reference",
+        project="ONNX",
+        package="onnx",
+        environment="torch",
+        function="reference of the operator Attention",
+        kernel="onnx.reference.ops.op_attention:_compute_attention",
+        signature="onnx_attention",
+        contract="eager",
+        supports="gqa",
+    ),
+    _adapted(
+        "onnxruntime-gqa",
+        "of_onnxruntime.py:group_query_attention",
+        ("the operator is called as in the first call of a generation", "onnxruntime 1.32.0, GroupQueryAttention"),
+        project="ONNX Runtime",
+        package="onnxruntime",
+        environment="torch",
+        function="GroupQueryAttention on a CPU",
+    ),
+    _adapted(
+        "openvino",
+        "of_openvino.py:attention",
+        ("causal calls ignore the mask", "OpenVINO 2026.4, operator ScaledDotProductAttention-13, attribute causal"),
+        project="OpenVINO",
+        package="openvino",
+        environment="torch",
+        function="ScaledDotProductAttention on a CPU, float32",
+    ),
+    _adapted(
+        "memory-efficient-attention-pytorch",
+        "of_memory_efficient_attention_pytorch.py:chunked",
+        (
+            "the diagonal starts in the top left corner",
+            "memory-efficient-attention-pytorch 0.1.6, memory_efficient_attention.py, summarize_qkv_chunk",
+        ),
+        function="memory_efficient_attention, chunks of 32",
+        **_MEMORY_EFFICIENT,
+    ),
+    _adapted(
+        "memory-efficient-attention-pytorch-flash",
+        "of_memory_efficient_attention_pytorch.py:flash",
+        (
+            "the diagonal ends in the bottom right corner",
+            "memory-efficient-attention-pytorch 0.1.6, memory_efficient_attention.py, attention: triu(j - i + 1)",
+        ),
+        function="FlashAttentionFunction, tiles of 32",
+        **_MEMORY_EFFICIENT,
+    ),
+    _adapted(
+        "ring-attention-pytorch",
+        "of_ring_attention_pytorch.py:attention",
+        (
+            "the diagonal ends in the bottom right corner; no call has a query without keys, which would have a mean",
+            "ring-attention-pytorch 0.5.20, ring_attention.py, default_attention: triu(j - i + 1)",
+        ),
+        project="ring-attention-pytorch",
+        package="ring-attention-pytorch",
+        environment="torch",
+        function="default_attention",
+    ),
+    Implementation(
+        name="jax",
+        project="JAX",
+        package="jax",
+        environment="jax",
+        function="jax.nn.dot_product_attention",
+        kernel="jax.nn:dot_product_attention",
+        signature="jax",
+        contract="eager",
+    ),
+    _adapted(
+        "flax",
+        "of_flax.py:attention",
+        (_MEAN_OF_V, "flax 0.12.8, nnx/nn/attention.py: the call goes to jax.nn.dot_product_attention"),
+        project="Flax",
+        package="flax",
+        environment="jax",
+        function="nnx.dot_product_attention",
+    ),
+    _adapted(
+        "keras",
+        "of_keras.py:attention",
+        (_MEAN_OF_V, "keras 3.15.1, src/backend/jax/nn.py: the call goes to jax.nn.dot_product_attention"),
+        project="Keras",
+        package="keras",
+        environment="jax",
+        function="ops.dot_product_attention on JAX",
+    ),
+    _adapted(
+        "equinox",
+        "of_equinox.py:attention",
+        (
+            "a masked score is the least number, so that a query without keys has the mean of all values",
+            "equinox 0.13.8, nn/_attention.py, dot_product_attention_weights",
+        ),
+        project="Equinox",
+        package="equinox",
+        environment="jax",
+        function="the attention of one head of nn.MultiheadAttention",
+    ),
+    _adapted(
+        "memory-efficient-attention-jax",
+        "of_memory_efficient_attention.py:attention",
+        (
+            "no mask is passed, since the code reads the bias's shape beside a mask",
+            "memory-efficient-attention 0.1.3, attention_jax.py",
+        ),
+        project="memory-efficient-attention",
+        package="memory-efficient-attention",
+        environment="jax",
+        function="efficient_dot_product_attention",
+    ),
+    _adapted(
+        "flash-attention-jax",
+        "of_flash_attention_jax.py:attention",
+        ("values are as wide as keys", "flash-attention-jax 0.3.1, flash_attention.py"),
+        function="flash_attention",
+        **_FLASH_JAX,
+    ),
+    _adapted(
+        "flash-attention-jax-causal",
+        "of_flash_attention_jax.py:causal_attention",
+        ("queries and keys have one length", "flash-attention-jax 0.3.1, causal_flash_attention.py"),
+        function="causal_flash_attention",
+        **_FLASH_JAX,
+    ),
+    _adapted(
+        "fla-naive",
+        "of_fla.py:naive",
+        ("queries and keys have one length", "fla-core 0.6.0, ops/attn/naive.py, docstring: [B, T, HQ, K]"),
+        function="naive_parallel_attn",
+        **_FLA,
+    ),
+    _adapted(
+        "fla-parallel",
+        "of_fla.py:parallel",
+        ("every call is causal", "fla-core 0.6.0, ops/attn/parallel.py, docstring"),
+        function="parallel_attn in Triton's interpreter",
+        **_FLA,
+    ),
+)

@@ -1,0 +1,145 @@
+"""The table of released implementations, and the findings about them."""
+
+import ast
+import json
+import re
+
+import pytest
+from attn_spec.reports.released import environments, findings, implementations
+from attn_spec.reports.released.environments import ENVIRONMENTS, Environment, ReleasedError
+from attn_spec.reports.released.implementations import ADAPTERS, IMPLEMENTATIONS
+
+from attn_spec.kernels import defects
+from attn_spec.kernels.signatures.table import SIGNATURES
+
+ADAPTED = [row for row in IMPLEMENTATIONS if row.is_adapted]
+
+
+def test_each_row_has_a_name_of_its_own_and_an_environment_of_the_table():
+    names = [row.name for row in IMPLEMENTATIONS]
+
+    assert len(names) == len(set(names))
+    assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)
+    assert {row.environment for row in IMPLEMENTATIONS} <= set(environments.by_name())
+
+
+@pytest.mark.parametrize("row", IMPLEMENTATIONS, ids=lambda row: row.name)
+def test_what_a_row_declares_has_a_source(row):
+    assert row.known
+    assert all(fact.says and fact.source for fact in row.known)
+
+
+@pytest.mark.parametrize("row", [row for row in IMPLEMENTATIONS if not row.is_adapted], ids=lambda row: row.name)
+def test_a_signature_is_that_of_the_function(row):
+    assert SIGNATURES[row.signature].function == row.kernel.replace(":", ".")
+
+
+@pytest.mark.parametrize("row", ADAPTED, ids=lambda row: row.name)
+def test_an_adapter_is_a_declared_function(row):
+    file, _, name = row.kernel.partition(":")
+    (function,) = (
+        one
+        for one in ast.parse((ADAPTERS / file).read_text()).body
+        if isinstance(one, ast.FunctionDef) and one.name == name
+    )
+
+    assert [ast.unparse(one).partition("(")[0] for one in function.decorator_list] == ["kernel"]
+    assert 0 < row.lines <= 40
+
+
+def test_each_adapter_has_its_row():
+    assert {path.name for path in ADAPTERS.glob("*.py")} == {row.kernel.partition(":")[0] for row in ADAPTED}
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS, ids=lambda one: one.name)
+def test_an_environment_pins_what_it_installs(environment):
+    assert all(
+        re.fullmatch(r"[\w.-]+(\[\w+\])?==[\w.]+", one) for one in (*environment.requirements, *environment.alone)
+    )
+
+
+def test_a_finding_is_of_a_row_and_expects_a_refutation():
+    rows = implementations.by_name()
+
+    for finding in findings.read():
+        assert finding.implementation in rows
+    assert {path.name for path in findings.SCRIPTS.glob("*.py")} == {
+        one.script for one in findings.read() if one.script
+    }
+
+
+def test_findings_are_known_defects_of_a_search(tmp_path):
+    path = tmp_path / "known.toml"
+    path.write_text(
+        '[[finding]]\nimplementation = "torch-sdpa"\nword = "limit"\nsource = "run"\nproperties = ["a.b", "c.d"]\n'
+        'dtype = "float16"\n'
+        'reason = "a \\"quoted\\" reason"\n\n'
+        '[[finding]]\nimplementation = "torch-sdpa"\nword = "contract"\nsource = "run"\nneeds = ["mask", "bias"]\n'
+        'reason = "both"\n'
+    )
+    found = findings.read(path)
+    (tmp_path / "defects.toml").write_text(findings.as_known_defects(found))
+
+    assert defects.read(tmp_path / "defects.toml") == tuple(defect for one in found for defect in one.defects)
+    assert [len(one.defects) for one in found] == [2, 1]
+    assert [one.word for one in found] == ["limit", "contract"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"word": "bug"}, "is judged as defect, convention, limit, contract, not as 'bug'"),
+        ({"source": " "}, "the finding 'why' needs a source"),
+        ({"word": "defect"}, "needs a script if it is a defect, and only then"),
+        ({"script": "shown.py"}, "needs a script if it is a defect, and only then"),
+        ({"word": "defect", "script": "shown.py"}, "the script 'shown.py' of the finding 'why' is not in"),
+        ({"reason": ""}, "a known defect needs a reason that is a text"),
+        ({"other": "x"}, "cannot be read as findings"),
+        ({"properties": []}, "covers nothing; give properties, needs, or both"),
+    ],
+)
+def test_a_finding_that_lacks_something_is_refused(changes, told, tmp_path):
+    row = {"implementation": "torch-sdpa", "word": "limit", "source": "run", "properties": ["a.b"], "reason": "why"}
+    path = tmp_path / "findings.toml"
+    path.write_text(
+        "[[finding]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in {**row, **changes}.items())
+    )
+
+    with pytest.raises(ReleasedError, match=told):
+        findings.read(path)
+
+
+def test_an_environment_is_made_once_for_the_same_requirements(tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(
+        environments, "_run", lambda environment, command: commands.append([str(one) for one in command])
+    )
+    environment = Environment(name="small", requirements=("one==1",), alone=("two==2",))
+
+    installed = environments.made(environment, tmp_path)
+
+    assert installed.commands == tmp_path / "small" / "bin"
+    assert [command[1:3] for command in commands] == [["-m", "venv"], ["-m", "pip"], ["-m", "pip"]]
+    assert commands[1][-2:] == [str(environments.ROOT), "one==1"]
+    assert commands[2][-2:] == ["--no-deps", "two==2"]
+    assert environments.made(environment, tmp_path) == installed
+    assert len(commands) == 3
+    environments.made(Environment(name="small", requirements=("one==2",)), tmp_path)
+    assert len(commands) == 5
+
+
+def test_an_installation_that_fails_tells_the_last_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(environments.sys, "executable", "false")
+
+    with pytest.raises(
+        ReleasedError, match=r"the environment 'small' cannot be made: .*\n?See that the index of packages"
+    ):
+        environments.made(Environment(name="small", requirements=()), tmp_path)
+    assert list(tmp_path.glob("*.txt")) == []
+
+
+def test_only_a_checkout_makes_environments(tmp_path, monkeypatch):
+    monkeypatch.setattr(environments, "ROOT", tmp_path)
+
+    with pytest.raises(ReleasedError, match="is no checkout of attn-spec; clone the repository"):
+        environments.made(ENVIRONMENTS[0], tmp_path)
