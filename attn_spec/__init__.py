@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from attn_spec.contract.quantisers import Quantiser as Quantiser
     from attn_spec.kernels.by_hand import run as run
     from attn_spec.kernels.by_hand import tensors as tensors
+    from attn_spec.kernels.c_abi.declaration import c_kernel as c_kernel
     from attn_spec.kernels.declaration import kernel as kernel
     from attn_spec.kernels.kernel import Kernel as Kernel
     from attn_spec.problem.conventions import Conventions as Conventions
@@ -35,6 +36,7 @@ _HOMES = {
     "Recipe": "search.drawing.regimes",
     "assert_attention": "testing",
     "assert_attention_gradients": "testing",
+    "c_kernel": "kernels.c_abi.declaration",
     "keep": "search.kept_calls",
     "kernel": "kernels.declaration",
     "parametrize": "sessions.parametrization",
@@ -51,6 +53,7 @@ __all__ = [
     "Recipe",
     "assert_attention",
     "assert_attention_gradients",
+    "c_kernel",
     "keep",
     "kernel",
     "parametrize",

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -24,7 +25,7 @@ PAGES = {
 }
 FENCED = re.compile(r"^```([^\n`]*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 #: Languages of blocks that a test writes or runs, and of those that it checks without running them.
-RUN, CHECKED = {"python", "toml", "yaml", "sh", "text"}, {"console"}
+RUN, CHECKED = {"python", "c", "toml", "yaml", "sh", "text"}, {"console"}
 #: Sentences about exit codes, and the tests that show them.
 SENTENCES = {
     "exits with 1 if a property is refuted": "cli/test_cli.py::test_a_refuted_kernel_is_shown_with_its_smallest_case",
@@ -71,13 +72,15 @@ def shortened(command):
 @pytest.mark.parametrize("page", [name for name, text in PAGES.items() if {each for each, _ in blocks(text)} & RUN])
 def test_the_blocks_of_a_page_run(page, folder, whole):
     """The commands of a page run in its order, unchanged or :func:`shortened`."""
+    if "c" in {language for language, _ in blocks(PAGES[page])} and shutil.which("cc") is None:
+        pytest.skip("there is no C compiler cc")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
     said = ""
     for language, block in blocks(PAGES[page]):
         match language:
-            case "python" | "toml" | "yaml":
-                name = block.splitlines()[0].removeprefix("# ")
+            case "python" | "c" | "toml" | "yaml":
+                name = block.splitlines()[0].partition(" ")[2]
                 folder.joinpath(name).parent.mkdir(parents=True, exist_ok=True)
                 folder.joinpath(name).write_text(block)
             case "sh":

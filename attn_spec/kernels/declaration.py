@@ -56,7 +56,7 @@ def kernel(
             '@kernel needs framework and dtypes: write @kernel(framework="numpy", dtypes=["float32"]); '
             "a function without @kernel is examined too, its options read from its signature"
         )
-    _check_lists(dtypes=dtypes, supports=supports, **{name: facts[name] for name in LISTS & set(facts)})
+    check_lists(dtypes=dtypes, supports=supports, **{name: facts[name] for name in LISTS & set(facts)})
 
     def declare(function: Callable[..., Any]) -> Kernel:
         declared = Kernel(
@@ -111,7 +111,7 @@ def _of_signature(
     row: Signature, supports: Iterable[str], declared: Mapping[str, Any]
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Return the decorator that declares a function with a library's signature."""
-    _check_lists(supports=supports)
+    check_lists(supports=supports)
     abilities = frozenset(supports)
 
     def declare(function: Callable[..., Any]) -> Kernel:
@@ -179,7 +179,7 @@ def _package_of(value: Any) -> str:
     return str(found).partition(".")[0].removesuffix("lib")  # jaxlib holds the arrays of jax
 
 
-def _check_lists(**lists: Any) -> None:
+def check_lists(**lists: Any) -> None:
     """Raise :class:`KernelError` if a sequence is a text, read letter by letter, or if dtypes are one mapping."""
     for name, value in lists.items():
         if isinstance(value, str):

@@ -11,6 +11,7 @@ from attn_spec.contract import contract, presets, quantisers
 from attn_spec.contract.contract import Contract
 from attn_spec.contract.quantisers import Quantiser
 from attn_spec.kernels import limits, presentations
+from attn_spec.kernels.c_abi import words as c_words
 from attn_spec.kernels.declaration import kernel as declare
 from attn_spec.kernels.kernel import FOUND, Kernel
 from attn_spec.kernels.limits import Limits
@@ -328,6 +329,12 @@ def _declarations() -> list[Word]:
     ]
 
 
+def _parameters() -> list[Word]:
+    every = c_words.words(presentations.PRESENTATIONS["BHSD"])
+    strides = {name: says for name, says in every.items() if name.startswith(f"q{c_words.STRIDE}")}
+    return [Word(kind="parameter", name=name, says=says) for name, says in {**c_words.PLAIN, **strides}.items()]
+
+
 @cache
 def kinds() -> tuple[Kind, ...]:
     """Return every kind, in the order in which a reader meets them."""
@@ -342,6 +349,7 @@ def kinds() -> tuple[Kind, ...]:
         kind("limit", summary(limits), _limits),
         kind("presentation", summary(presentations), _presentations),
         kind("signature", summary(signatures), _signatures),
+        kind("parameter", summary(c_words), _parameters),
         kind("convention", summary(Conventions), _conventions, in_full=True),
         kind("library", summary(libraries), _libraries, "libraries", in_full=True),
         kind("contract", summary(presets), _contracts, also=("preset", "presets"), closing=_chooser),

@@ -253,6 +253,13 @@ def test_a_kernel_that_attn_spec_builds_needs_it(folder, monkeypatch):
     assert run_alone(written, monkeypatch).startswith("attn-spec builds this kernel for each signature; install it")
 
 
+def test_a_kernel_in_a_shared_library_needs_attn_spec(folder, monkeypatch):
+    written, path = wrong(NUMPY, GRADIENTS["a measured call"], folder)
+    path.write_text('from attn_spec import c_kernel\n\nattention = c_kernel("attention.so", "int attention()")\n')
+
+    assert run_alone(written, monkeypatch).startswith("attn-spec calls this kernel in a shared library; install it")
+
+
 #: Attention that writes into tensors it is given; if WRONG, it leaves the last row.
 WRITING = """
 import numpy as np

@@ -84,7 +84,8 @@ def test_a_word_is_found_by_what_it_is_called_elsewhere_and_by_its_values(typed,
 
 
 def test_a_word_of_several_kinds_is_explained_as_each():
-    assert re.findall(r"^lse  \((\w+)\)", explain("lse").output, flags=re.MULTILINE) == ["ability", "stage", "quantity"]
+    found = re.findall(r"^lse  \((\w+)\)", explain("lse").output, flags=re.MULTILINE)
+    assert found == ["ability", "parameter", "stage", "quantity"]
 
 
 def test_every_field_of_a_quantiser_is_explained_with_its_choices_and_its_default():
