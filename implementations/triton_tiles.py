@@ -70,6 +70,19 @@ def rounded(x, y, FORMAT: tl.constexpr):
 
 
 @part
+def widened(x, y):
+    """Convert a tile to the format of y; bytes are codes of float8_e4m3fn, a type that Triton lacks for sm_80.
+
+    A code that is shifted into float16 is 1/256 of its number, and no step of the way rounds.
+    """
+    if x.dtype == tl.uint8:
+        bits = x.to(tl.uint16)
+        number = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+        x = tl.where((bits & 0x7F) == 0x7F, float("nan"), number)
+    return x.to(y.dtype)
+
+
+@part
 def product(x, y, acc, FORMAT: tl.constexpr):
     """Add x y to acc in float32, with x rounded to the format of y."""
     return tl.dot(rounded(x, y, FORMAT), y, acc, input_precision="tf32" if FORMAT == "tf32" else "ieee")
@@ -97,6 +110,7 @@ def strided(x: Tensor | None) -> tuple[Tensor, tuple[int, ...]] | None:
     """Return a tensor as a kernel receives it."""
     if x is None:
         return None
-    x = x.view(torch.int8) if x.dtype == torch.bool else x
+    as_bytes = {torch.bool: torch.int8, torch.float8_e4m3fn: torch.uint8}
+    x = x.view(as_bytes[x.dtype]) if x.dtype in as_bytes else x
     x = x.float() if INTERPRETED and x.dtype == torch.bfloat16 else x
     return x, x.stride()

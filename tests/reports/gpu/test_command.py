@@ -23,6 +23,7 @@ def test_the_kernels_are_those_of_triton_and_the_cuda_backends_of_torch():
         "torch_sdpa:cudnn",
         "triton_ragged:packed",
         "triton_ragged:paged",
+        "triton_ragged:eight_bits",
         "triton_states:pair",
         "triton_tiled",
         "triton_tiled:attention_tf32",
