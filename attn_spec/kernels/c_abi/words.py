@@ -37,7 +37,7 @@ RESULTS = {"out": "output", "lse": "lse"}
 TENSOR_OPTIONS = tuple(
     name
     for name, row in OPTIONS.items()
-    if row.tensor is not None and not row.of and row.kind in (MASK, ADDEND, WEIGHT) and set(row.axes) <= set("BHQK1")
+    if row.tensor is not None and row.kind in (MASK, ADDEND, WEIGHT) and set(row.axes) <= set("BHQK1")
 )
 #: Words that are tensors, each with what a call passes.
 TENSORS = {

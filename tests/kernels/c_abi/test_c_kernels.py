@@ -1,12 +1,15 @@
 """Kernels in C are judged as others are: right ones hold, and each error that a macro puts in is seen."""
 
+import ctypes
 import re
+import shutil
 
 import numpy as np
 import pytest
 
 from attn_spec import c_kernel
 from attn_spec.isolation.foreign import isolated
+from attn_spec.kernels.c_abi.prototype import INTEGERS, REALS
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.misbehaviour import Crashed, Misbehaviour
 from attn_spec.kernels.subject import Subject
@@ -158,10 +161,24 @@ def test_a_library_without_the_function_is_an_error(file, message, tmp_path):
     assert type(told.value).__name__ == "LibraryError"
 
 
-def test_a_name_is_that_of_the_library_and_of_the_function():
-    own = c_kernel(library("strided.c"), BY_STRIDES, dtypes=["float32"])
+def test_types_of_numbers_are_those_of_the_compiler(tmp_path):
+    every = {**INTEGERS, **REALS}
+    facts = ", ".join(f"sizeof({name}), ({name})-1 < 0" for name in every)
+    source = tmp_path / "types.c"
+    head = "#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n"
+    source.write_text(f"{head}int facts[] = {{{facts}}};\n")
+    found = (ctypes.c_int * (2 * len(every))).in_dll(ctypes.CDLL(str(library(source, "-Wno-bool-compare"))), "facts")
 
-    assert (own.name, attention().name) == ("strided:by_strides", "attention")
+    expected = [(ctypes.sizeof(kind), kind(-1).value < 0) for kind in every.values()]
+    assert list(zip(found[::2], map(bool, found[1::2]), strict=True)) == expected
+
+
+def test_a_name_is_that_of_the_library_and_of_the_function(tmp_path):
+    own = c_kernel(library("strided.c"), BY_STRIDES, dtypes=["float32"])
+    shutil.copy(library("attention.c"), tmp_path / "libattention.so.1")
+    other = c_kernel(tmp_path / "libattention.so.1", ATTENTION.format(number="float"), dtypes=["float32"])
+
+    assert (own.name, attention().name, other.name) == ("strided:by_strides", "attention", "attention")
     assert own.module == __name__
     assert re.fullmatch("[0-9a-f]{64}", own.digest)
 
@@ -173,6 +190,12 @@ def test_numbers_of_another_dtype_are_an_error():
         "attention: float *q points to float32, and calls in bfloat16 have q in bfloat16; write void *q, or declare "
         "what the function has"
     )
+    for right, wrong, dtype in (("bool", "float", "bool"), ("float", "int32_t", "float32")):
+        name = "mask" if right == "bool" else "bias"
+        head = BY_STRUCTURES[:-1]
+        c_kernel(library("strided.c"), f"{head}, {right} *{name})", dtypes=["float32"])
+        with pytest.raises(KernelError, match=f"points to .*, and calls in float32 have {name} in {dtype}"):
+            c_kernel(library("strided.c"), f"{head}, {wrong} *{name})", dtypes=["float32"])
     with pytest.raises(KernelError, match=r"float \*lse points to float32, and calls in float64 have lse in float64"):
         attention(number="double", dtypes=["float64"])
 

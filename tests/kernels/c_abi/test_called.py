@@ -2,13 +2,15 @@
 
 import ctypes
 import mmap
+import os
 
 import numpy as np
 import pytest
+import torch
 
 from attn_spec.kernels import memory
 from attn_spec.kernels.c_abi.called import Called
-from attn_spec.kernels.c_abi.dlpack import DLManagedTensor, DLTensor
+from attn_spec.kernels.c_abi.dlpack import DTYPES, DLManagedTensor, DLTensor, structure
 from attn_spec.kernels.c_abi.fence import ALIGNED, Fence
 from attn_spec.kernels.c_abi.prototype import read
 from attn_spec.kernels.presentations import PRESENTATIONS
@@ -94,12 +96,41 @@ def test_an_option_has_all_entries_along_its_axes():
     assert (found[1] == slopes[0, :, 0, 0]).all()
 
 
+@pytest.mark.parametrize(
+    ("presentation", "q", "k", "given", "whole"),
+    [
+        ("BHSD", (2, 6, 3, 8), (2, 2, 5, 8), (3, 5), (2, 6, 3, 5)),  # a mask for all batch entries and heads
+        ("HSD", (6, 3, 8), (2, 5, 8), (6, 1, 5), (6, 3, 5)),
+        ("SD", (3, 8), (5, 8), (1, 5), (3, 5)),
+    ],
+)
+def test_an_option_has_the_axes_of_the_presentation(presentation, q, k, given, whole):
+    mask = np.arange(np.prod(given)).reshape(given) % 3 > 0
+    found = passed(
+        "bool *mask",
+        *tensors(q, k, k),
+        presentation=presentation,
+        reads=lambda mask, **further: numbers(mask, *whole, dtype=bool),
+        mask=mask,
+    )
+
+    assert (found["read"] == mask).all()
+
+
 def test_an_option_whose_strides_are_passed_is_no_copy():
     bias = np.arange(15, dtype=np.float32).reshape(1, 1, 3, 5)
     strides = ", ".join(f"int64_t bias_stride_{axis}" for axis in "BHQK")
     found = passed(f"float *bias, {strides}", *SMALL, bias=bias)
 
     assert list(found.values())[:-1] == [bias.ctypes.data, 0, 0, 5, 1]
+
+
+def test_strides_of_an_option_are_those_of_the_axes_that_a_call_has():
+    bias = np.zeros((3, 10), np.float32)[:, ::2]
+    asked = "float *bias, int bias_stride_Q, int bias_stride_K"
+    found = passed(asked, *tensors((3, 8), (5, 8), (5, 8)), presentation="SD", bias=bias)
+
+    assert list(found.values())[:-1] == [bias.ctypes.data, 10, 2]
 
 
 @pytest.mark.parametrize(
@@ -120,6 +151,16 @@ def test_a_view_is_passed_if_all_its_strides_are(parameters, in_place):
 
     assert (seen["q"] == view.ctypes.data) == in_place
     assert strides.items() <= steps.items()
+
+
+def test_a_view_that_runs_backwards_is_copied():
+    backwards = SMALL[0][:, :, ::-1]
+    seen = {}
+    passed(
+        "int64_t q_stride_B", backwards, *SMALL[1:], reads=lambda q, **further: seen.update(q=numbers(q, 2, 6, 3, 8))
+    )
+
+    assert (seen["q"] == backwards).all()
 
 
 @pytest.mark.parametrize(("kind", "stride"), [("int64_t", 2**31 + 64), ("uint32_t", 2**31 + 64), ("int", 8)])
@@ -160,6 +201,30 @@ def test_a_structure_has_the_shape_the_strides_and_the_dtype(kind):
     assert seen[1] == (None, (2, 2, 0, 8), (0, 0, 8, 1), 0, None, 1, 6, 8, 1)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_dtype_has_the_code_that_pytorch_gives_it(dtype):
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    capsule = torch.utils.dlpack.to_dlpack(torch.zeros(2, dtype=getattr(torch, dtype)))
+    theirs = DLManagedTensor.from_address(pointer_of(capsule, b"dltensor")).dl_tensor
+    ours = structure(1, (2,), (1,), dtype).dl_tensor
+
+    for field in ("code", "bits", "lanes"):
+        assert getattr(theirs.dtype, field) == getattr(ours.dtype, field)
+    assert (theirs.ndim, theirs.shape[0], theirs.strides[0]) == (ours.ndim, ours.shape[0], ours.strides[0])
+    assert theirs.device.device_type == ours.device.device_type
+
+
+def can_read(address):
+    """Return whether the system may read a byte at an address of this process."""
+    reading, writing = os.pipe()
+    try:
+        return ctypes.CDLL(None).write(writing, ctypes.c_void_p(address), ctypes.c_size_t(1)) == 1
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
 @pytest.mark.parametrize("size", [0, 1, 64, mmap.PAGESIZE - 4, mmap.PAGESIZE, mmap.PAGESIZE + 4])
 def test_memory_ends_before_a_page_that_nobody_may_touch(size):
     fence = Fence(size)
@@ -167,6 +232,9 @@ def test_memory_ends_before_a_page_that_nobody_may_touch(size):
 
     assert fence.address % ALIGNED == 0
     assert behind < ALIGNED
+    assert not can_read(fence.address + size + behind)
+    assert not can_read(fence.address // mmap.PAGESIZE * mmap.PAGESIZE - 1) or not size
+    assert can_read(fence.address) == bool(size)
     assert fence.overrun() == ""
     assert np.isnan(numbers(fence.address + size, behind // 4)).all()
     if size % ALIGNED:

@@ -77,7 +77,7 @@ def test_what_no_call_passes_is_an_error(parameters, message):
     [
         ("BHSD", ("q_stride_D", "lse_stride_S", "mask_stride_K", "alibi_slopes_stride_H"), ("sinks_stride_1",)),
         ("BS(HD)", ("q_stride_S", "lse_stride_H"), ("q_stride_H", "out_stride_D")),
-        ("SD", ("q_stride_S", "mask_stride_Q"), ("q_stride_H", "mask_stride_H", "alibi_slopes_stride_H")),
+        ("SD", ("q_stride_S", "mask_stride_Q", "lse_stride_S"), ("q_stride_H", "mask_stride_H", "lse_stride_H")),
     ],
 )
 def test_strides_are_those_of_the_axes_that_a_call_has(presentation, has, lacks):
