@@ -13,13 +13,16 @@ from collections.abc import Iterator
 #: Bytes that hold an environment: 32 on x86-64, 8 on arm64, 16 on macOS.
 _SIZE = 256
 
+#: Functions of the C library that this process is linked with.
+_PROCESS = ctypes.CDLL(None)
+
 Environment = ctypes.Array[ctypes.c_char]
 
 
 def current() -> Environment:
     """Return the environment of this thread."""
     kept = ctypes.create_string_buffer(_SIZE)
-    ctypes.CDLL(None).fegetenv(kept)
+    _PROCESS.fegetenv(kept)
     return kept
 
 
@@ -30,12 +33,12 @@ def restored() -> Iterator[None]:
     try:
         yield
     finally:
-        ctypes.CDLL(None).fesetenv(before)
+        _PROCESS.fesetenv(before)
 
 
 @contextlib.contextmanager
 def entered(environment: Environment) -> Iterator[None]:
     """Run the block in an environment, and restore that of this thread behind it."""
     with restored():
-        ctypes.CDLL(None).fesetenv(environment)
+        _PROCESS.fesetenv(environment)
         yield

@@ -240,3 +240,9 @@ def test_memory_ends_before_a_page_that_nobody_may_touch(size):
     if size % ALIGNED:
         ctypes.memset(fence.address + size, 0, 1)
         assert fence.overrun() == "behind"
+
+
+def test_want_of_memory_is_told_as_such():
+    """A call that raises for lack of memory says nothing about the numbers of a kernel."""
+    with pytest.raises(MemoryError, match=r"\d+ bytes cannot be mapped: Cannot allocate memory"):
+        Fence(2**62)
