@@ -1,5 +1,6 @@
 """Shared libraries that the system's compiler makes of the C files of this folder, and kernels in them."""
 
+import atexit
 import shutil
 import subprocess
 from functools import cache
@@ -11,6 +12,9 @@ import pytest
 from attn_spec import c_kernel
 
 FOLDER = Path(__file__).parent
+#: Folder of what the compiler makes, until the tests end.
+MADE = mkdtemp()
+atexit.register(shutil.rmtree, MADE, ignore_errors=True)
 #: Mark of a test that compiles.
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler cc")
 
@@ -23,7 +27,7 @@ int attention(const {number} *q, const {number} *k, const {number} *v, {number} 
 @cache
 def library(source, *flags):
     """Return the library of a C file of this folder, which the compiler is given ``flags`` for."""
-    made = Path(mkdtemp()) / f"{Path(source).stem}.so"
+    made = Path(mkdtemp(dir=MADE)) / f"{Path(source).stem}.so"
     command = ["cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", *flags, "-o", made, FOLDER / source, "-lm"]
     subprocess.run(command, check=True)
     return made
