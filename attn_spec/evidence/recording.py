@@ -18,6 +18,7 @@ from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.dtypes import spelled
 from attn_spec.problem.options import FACTORS
+from attn_spec.problem.problem import Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,13 +120,13 @@ class Recorded(Subject):
     recorder: Recorder | None = None
 
     def _record(
-        self, tensors: Mapping[str, Any], options: Mapping[str, Any], asked: Mapping[str, Any]
+        self, part: Problem, tensors: Mapping[str, Any], options: Mapping[str, Any], asked: Mapping[str, Any]
     ) -> tuple[Any, Pull]:
         assert self.recorder is not None
         call = self.recorder.begin("differentiated", tensors.values(), options)
         call.wrt = [list(tensors).index(name) if name in tensors else self.kernel.keyword(name) for name in asked]
         with self.recorder.inside():
-            result, pull = super()._record(tensors, options, asked)
+            result, pull = super()._record(part, tensors, options, asked)
         call.parts += _parts(result)
 
         def pulled(cotangents: Sequence[Any], *, again: bool = False) -> dict[str, Any]:

@@ -40,8 +40,9 @@ from attn_spec.problem.used_places import used_places
 Guard = Callable[[float], AbstractContextManager[Any]]
 #: Function that gives a tensor another layout in memory, see ``memory``.
 Arrange = Callable[[Any], Any]
-#: Seconds that one kernel call may take.
-CALL_LIMIT = 60.0
+#: Seconds that one kernel call may take, and those for each batch entry if these are more: a kernel may take tens of
+#: thousands of sequences one after the other.
+CALL_LIMIT, SECONDS_OF_ENTRY = 60.0, 0.005
 
 #: Answer of a kernel as exact values by name: "output" [B, Hq, Sq, Dv] and, if it returns one, "lse" [B, Hq, Sq]. The
 #: output is the real one that the stored numbers stand for, o_scale times these. What a kernel returns for queries and
@@ -82,7 +83,7 @@ class Subject:
 
     @property
     def seconds(self) -> float:
-        """Seconds that one call may take, in which a kernel of few signatures may compile."""
+        """Seconds that one call of few batch entries may take, in which a kernel of few signatures may compile."""
         return self.call_limit * (1 if self.kernel.signatures is None else COMPILING)
 
     def keeping(self, **conventions: Any) -> Subject:
@@ -168,7 +169,7 @@ class Subject:
         def answer(part: Problem) -> Answer:
             handed = self._handed(part)
             tensors, options = self._tensors(handed), self._options(part, handed)
-            result, _ = self._record(tensors, options, tensors)
+            result, _ = self._record(part, tensors, options, tensors)
             return self._answer(part, handed, tensors, options, result)
 
         return self._joined(problem, answer)
@@ -275,15 +276,15 @@ class Subject:
         if self.kernel.backward_function is not None:
             return self._by_function(part, tensors, options, names, cotangents)
         inputs = dict(tensors) | {name: options[self.kernel.keyword(name)] for name in names if name in OPTIONS}
-        result, pull = self._record(tensors, options, {name: inputs[name] for name in names})
+        result, pull = self._record(part, tensors, options, {name: inputs[name] for name in names})
         returned.out_and_lse(result)
-        with self._guarded("backward"):
+        with self._guarded("backward", part):
             found = [pull(cotangents, again=turn < self.passes) for turn in range(1, self.passes + 1)][-1]
             self.framework.wait(self.device, found)
         return result, found
 
     def _record(
-        self, tensors: Mapping[str, Any], options: Mapping[str, Any], asked: Mapping[str, Any]
+        self, part: Problem, tensors: Mapping[str, Any], options: Mapping[str, Any], asked: Mapping[str, Any]
     ) -> tuple[Any, Pull]:
         """Call the kernel while its framework records the tensors ``asked``; return the result and the pullback."""
         own = self.framework
@@ -297,7 +298,7 @@ class Subject:
             changed = {self.kernel.keyword(name): x for name, x in inputs.items() if name in OPTIONS}
             return self.kernel(*given.values(), **{**options, **changed})
 
-        with self._guarded("call"):
+        with self._guarded("call", part):
             result, pull = own.differentiate(call, asked)
             own.wait(self.device, result)
             return result, pull
@@ -316,7 +317,7 @@ class Subject:
         out, lse = returned.out_and_lse(result := self._call(part, tensors, options))
         extra = {"dlse": cotangents[1]} if len(cotangents) > 1 else {}
         backward, given = self.kernel.backward_function, (cotangents[0], *tensors.values(), out, lse)
-        with self._guarded("backward"):
+        with self._guarded("backward", part):
             found = [backward(*given, **options, **extra) for _ in range(self.passes)][-1]  # type: ignore[misc]
             self.framework.wait(self.device, found)
         return result, returned.gradients(found, names, self.presentation.differentiable)
@@ -335,7 +336,7 @@ class Subject:
     def _call(self, part: Problem, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
         buffers = self._buffers(part)
         named = {self.kernel.destinations[quantity]: x for quantity, x in buffers.items()}
-        with self._guarded("call"):
+        with self._guarded("call", part):
             result = self.kernel(*tensors.values(), **options, **named)
             self.framework.wait(self.device, list(buffers.values()) or result)
         held = {quantity: self.framework.held(x) for quantity, x in buffers.items()}
@@ -351,14 +352,14 @@ class Subject:
         }
 
     @contextlib.contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
-        crowded = crowding()
-        limit = self.seconds * crowded
+    def _guarded(self, what: str, part: Problem) -> Iterator[None]:
+        crowded, plain = crowding(), max(self.seconds, SECONDS_OF_ENTRY * part.batch)
+        limit = plain * crowded
         try:
             with restoring(self.kernel), self.guard(limit), time_limit(limit):
                 yield
         except OutOfTime as error:
-            told = f"the kernel's {what} {_LATE} {self.seconds:g} s"
+            told = f"the kernel's {what} {_LATE} {plain:.3g} s"
             if crowded > 1:
                 told += f", nor within {limit:.3g} s, as {crowded:.2g} processes shared each core"
             slow = "" if self.kernel.slowness > 1 else ", or declare slowness=100 for smaller problems"

@@ -57,6 +57,22 @@ def test_a_call_that_shares_its_core_may_take_as_many_times_as_long(monkeypatch)
         subject(problem)
 
 
+def test_a_call_of_many_sequences_may_take_its_time_for_each(monkeypatch):
+    @kernel(framework="numpy", dtypes=("float32",), contract="fused")
+    def slow(q, k, v):
+        time.sleep(0.3)
+        return q
+
+    monkeypatch.setattr("attn_spec.kernels.subject.crowding", lambda: 1.0)
+    monkeypatch.setattr("attn_spec.kernels.subject.SECONDS_OF_ENTRY", 0.01)
+    subject = Subject(slow, "float32", call_limit=0.1)
+    with pytest.raises(CallFailed, match=r"within 0\.1 s; if calls are slow"):
+        subject(Recipe(batch=2).problem())
+    with pytest.raises(CallFailed, match=r"within 0\.2 s; if calls are slow"):
+        subject(Recipe(batch=20).problem())
+    subject(Recipe(batch=200).problem())
+
+
 def test_what_ended_a_process_tells_the_limit_of_its_call():
     assert ended_after("Timeout (0:00:06.500000)!\nThread 0x1 (most recent call first):\n") == 6.5 - GRACE
     assert ended_after("first words\nTimeout (1:02:05)!\n") == 3725 - GRACE
