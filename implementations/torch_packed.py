@@ -45,6 +45,7 @@ def descales_of_entry(options: dict[str, Any], entry: int) -> dict[str, Tensor]:
     supports=(*OPTIONS, *DESCALES, "descale_by_head", *SHAPES, "lse", "backward", "lse_backward"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread"},
     presentation="THD",
+    slowness=8.0,  # sequences are taken one after the other, in Python
 )
 def attention(
     q: Tensor,

@@ -37,6 +37,7 @@ def gathered(cache: Tensor, pages: Tensor, length: int) -> Tensor:
     supports=(*OPTIONS, *DESCALES, "descale_by_head", *SHAPES, "lse"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread", "table_tail": "any"},
     presentation="paged",
+    slowness=8.0,  # sequences are taken one after the other, in Python
 )
 def attention(
     q: Tensor,
@@ -98,6 +99,7 @@ def each_sequence(
     option_dtypes=dict.fromkeys(SCALE_CACHES, "float32"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread", "table_tail": "any"},
     presentation="paged",
+    slowness=8.0,  # sequences are taken one after the other, in Python
 )
 def quantized(
     q: Tensor,
@@ -129,6 +131,7 @@ def quantized(
     option_dtypes={"o_scale": "float32"},
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "unused": "unread", "table_tail": "any"},
     presentation="paged",
+    slowness=8.0,  # sequences are taken one after the other, in Python
 )
 def eight_bits(
     q: Tensor,
