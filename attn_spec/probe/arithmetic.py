@@ -11,6 +11,7 @@ from .descales import key_descale, value_descale
 from .eight_bits import weights_in_eight_bits
 from .instrument import Finding, asked, of_experiments
 from .order import accumulator_rounding, order
+from .row_sum import row_sum_format
 from .scale import scale_place
 from .scores import score_format
 from .weight_gradients import weight_gradient_format
@@ -28,6 +29,7 @@ def arithmetic(subject: Subject) -> list[Finding]:
     weights = asked("weights", partial(weight_format, subject))
     sums = asked("accumulator of p.v", partial(output_accumulator, subject))
     further = (
+        asked("row sum", partial(row_sum_format, subject)),
         asked("rounding of weights", partial(weight_rounding, subject, weights.value)),
         asked("weights in 8 bits", partial(weights_in_eight_bits, subject)),
         asked("descale of keys", partial(key_descale, subject)),

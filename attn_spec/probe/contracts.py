@@ -24,10 +24,11 @@ STAGES = {
     "scores": ("score_accumulation", "stored_scores", "softmax"),
     "weights": ("softmax", "probabilities", "multiplicands", "output_accumulation"),
     "accumulator of p.v": ("output_accumulation",),
+    "row sum": ("row_sum",),
     "gradients of weights": ("weight_gradients",),
 }
 #: Significant bits of the formats that experiments report.
-BITS = {"float64": 53, "float32": 24, "float16 or tf32": 11, "bfloat16": 8}
+BITS = {"float64": 53, "float32": 24, "float16 or tf32": 11, "float16": 11, "bfloat16": 8}
 #: Seeds of the problems whose answers must be within the bound at each dtype, and factors of their scores.
 SEEDS, SPREADS = 4, (0.25, 1.0, 4.0)
 
