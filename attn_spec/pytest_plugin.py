@@ -80,7 +80,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "memory": {"type": float, "help": "limit of the address space of a kernel's process, in GiB; default: no limit"},
     "no-first-look": {"action": "store_true", "help": "search the properties even where a first look finds that the "
                       "kernel expects other calls"},
-    "framework": {"help": "for undecorated callables: numpy, torch or jax"},
+    "framework": {"help": "for undecorated callables: jax, mlx, numpy or torch"},
     "contract": {"help": "for undecorated callables: the arithmetic they declare, e.g. fused"},
     "supports": {"help": "for undecorated callables: options they support; a - removes one: dv,-lse"},
     "signature": {"help": "for undecorated callables: the library's signature with which they are called"},

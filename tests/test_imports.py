@@ -39,7 +39,7 @@ def test_the_command_imports_nothing_heavy():
 def test_a_numpy_kernel_imports_no_other_framework(kernel):
     code = (
         f"import sys; from attn_spec.kernels.resolve import resolve; resolve({kernel!r}); "
-        "print(sorted({'torch', 'jax', 'triton'} & set(sys.modules)))"
+        "print(sorted({'torch', 'jax', 'mlx', 'triton'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

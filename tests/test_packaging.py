@@ -121,7 +121,7 @@ def metadata(wheel):
 
 
 @pytest.mark.parametrize("release", OF_TORCH)
-@pytest.mark.parametrize("extra", ["", "torch", "triton", "jax", "report", "dask"])
+@pytest.mark.parametrize("extra", ["", "torch", "triton", "jax", "mlx", "report", "dask"])
 def test_the_wheel_installs_beside_a_torch_that_pins_what_it_needs(metadata, release, extra):
     assert refused(metadata.get_all("Requires-Dist"), pins(release), extra) == []
 
@@ -136,8 +136,8 @@ def test_a_bound_that_fights_a_pin_would_be_seen():
 def test_no_library_of_tensors_is_needed(metadata):
     needed = {each.name for each in map(Requirement, metadata.get_all("Requires-Dist")) if applies(each)}
 
-    assert needed.isdisjoint({"torch", "triton", "jax"})
-    assert set(metadata.get_all("Provides-Extra")) == {"dask", "jax", "report", "torch", "triton"}
+    assert needed.isdisjoint({"torch", "triton", "jax", "mlx"})
+    assert set(metadata.get_all("Provides-Extra")) == {"dask", "jax", "mlx", "report", "torch", "triton"}
 
 
 def test_the_wheel_says_how_it_is_licensed_and_for_which_python(wheel, metadata):
@@ -156,8 +156,8 @@ def test_the_readme_names_the_versions_that_the_tests_run_with():
     python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
 
     assert (
-        f"with Python {python}, PyTorch {pinned['torch']}, JAX {pinned['jax']}, Triton {pinned['triton']} and "
-        f"NumPy {pinned['numpy']}, as `constraints.txt` pins them" in said
+        f"with Python {python}, PyTorch {pinned['torch']}, JAX {pinned['jax']}, MLX {pinned['mlx']}, "
+        f"Triton {pinned['triton']} and NumPy {pinned['numpy']}, as `constraints.txt` pins them" in said
     )
 
 

@@ -300,7 +300,7 @@ def test_what_has_no_values_is_told():
 
 
 def test_it_imports_no_framework():
-    heavy = "torch", "jax", "hypothesis", "triton", "sympy"
+    heavy = "torch", "jax", "mlx", "hypothesis", "triton", "sympy"
     code = f"import attn_spec.testing, sys; print([name for name in {heavy} if name in sys.modules])"
 
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -105,7 +105,7 @@ def main() -> None:
     help="TOML file of expected refutations, with their reasons; they do not fail the run. Or own: "
     "the table beside KERNEL.",
 )
-@click.option("--framework", help="For undecorated callables: numpy, torch or jax.")
+@click.option("--framework", help="For undecorated callables: jax, mlx, numpy or torch.")
 @click.option("--contract", help="For undecorated callables: the arithmetic they declare, e.g. fused.")
 @click.option("--supports", help="For undecorated callables: options they support; a - removes one: dv,-lse.")
 @click.option(

@@ -113,7 +113,7 @@ class Call:
 
         Those of an output are the real numbers that it stands for, times ``o_scale``.
         """
-        part = x[b : b + 1, heads]
+        part = frameworks.of(x).indexable(x)[b : b + 1, heads]
         return self.real(quantity, values_of(part if rows is None else part[:, :, rows]))
 
     def real(self, quantity: str, values: np.ndarray) -> np.ndarray:

@@ -105,6 +105,13 @@ SETTINGS = (
         )
         for name in ("flash", "mem_efficient", "math", "cudnn")
     ),
+    Setting("mlx's random state", "mlx.core", lambda mx: bytes(memoryview(mx.random.state[0]))),
+    Setting(
+        "mlx's default device",
+        "mlx.core",
+        lambda mx: mx.default_device(),
+        lambda mx, x: mx.set_default_device(x),
+    ),
     _jax("jax_enable_x64"),
     _jax("jax_default_matmul_precision"),
 )
@@ -113,6 +120,7 @@ SETTINGS = (
 SPACES = (
     *("builtins", "math", "time", "random", "numpy", "numpy.linalg"),
     *("torch", "torch:Tensor", "torch.nn.functional", "torch.linalg", "jax.numpy", "jax.nn", "jax.lax"),
+    *("mlx.core", "mlx.core.fast", "mlx.core.linalg", "mlx.nn"),
 )
 
 

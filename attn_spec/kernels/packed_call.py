@@ -95,7 +95,7 @@ class PackedCall(Call):
         index = tuple(
             of_heads[None, :] if axis == "H" else next(places)[:, None] for axis in self._axes(quantity) if axis != "D"
         )
-        return self.real(quantity, values_of(x[index]).swapaxes(0, 1)[None])
+        return self.real(quantity, values_of(frameworks.of(x).indexable(x)[index]).swapaxes(0, 1)[None])
 
     def all_numbers(self, quantity: str, x: Any) -> np.ndarray:
         """Return exact values [B, H, S, ..] of all sequences, with 0 behind the end of each one."""

@@ -13,7 +13,7 @@ class CouldNotProbe(click.ClickException):
 
 @click.command()
 @click.argument("kernel")
-@click.option("--framework", help="For undecorated callables: numpy, torch or jax.")
+@click.option("--framework", help="For undecorated callables: jax, mlx, numpy or torch.")
 @click.option(
     "--dtype", "dtypes", multiple=True, help="Dtype to ask in; may be repeated. Default: all in which it is right."
 )

@@ -202,7 +202,24 @@ def attention(q, k, v):
 
 WRONG = 1.5
 """
-DIFFERENTIATED = {"numpy": NUMPY, "torch": TORCH, "jax": JAX}
+MLX = """
+import mlx.core as mx
+from attn_spec import kernel
+
+@mx.custom_function
+def scaled(x):
+    return x * 1
+
+scaled.vjp(lambda _, gradient, __: gradient * WRONG)
+
+@kernel(framework="mlx", dtypes=("float32",), contract="fused", supports=("dv", "cross", "backward"))
+def attention(q, k, v):
+    s = q @ scaled(k).swapaxes(-1, -2) / q.shape[-1] ** 0.5
+    return mx.softmax(s, axis=-1) @ v
+
+WRONG = 1.5
+"""
+DIFFERENTIATED = {"numpy": NUMPY, "torch": TORCH, "jax": JAX, "mlx": MLX}
 GRADIENTS = {
     "a measured call": "gradients.query_and_key_gradients_are_within_their_bounds",
     "two calls compared": "gradient_laws.q_and_k_have_one_inner_product_with_their_gradients",
@@ -232,6 +249,7 @@ def run_alone(written, monkeypatch):
     [
         ("numpy", GRADIENTS["a measured call"]),
         ("torch", GRADIENTS["a measured call"]),
+        ("mlx", GRADIENTS["a measured call"]),
         pytest.param("jax", GRADIENTS["a measured call"], marks=pytest.mark.exhaustive),
         ("numpy", GRADIENTS["two calls compared"]),
         ("torch", GRADIENTS["two calls compared"]),

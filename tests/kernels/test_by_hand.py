@@ -94,7 +94,7 @@ def test_what_the_kernel_does_not_declare_is_an_error():
 
 
 def test_an_unknown_framework_and_a_presentation_of_parts_are_errors():
-    with pytest.raises(FrameworkError, match=r"framework must be one of jax, numpy, torch, not 'tensorflow'"):
+    with pytest.raises(FrameworkError, match=r"framework must be one of jax, mlx, numpy, torch, not 'tensorflow'"):
         tensors(PROBLEM, "tensorflow")
     with pytest.raises(KernelError, match=r"presentation must be one of BHSD, BSHD, BS\(HD\), .*THD.* here, not 'SD'"):
         tensors(PROBLEM, presentation="SD")

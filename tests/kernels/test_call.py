@@ -120,7 +120,7 @@ def test_leading_axes_may_be_left_out(name, shape, axes):
             {"alibi_slopes": np.ones((1, 2, 4))},
             r"alibi_slopes must have the axes \[B, Hq, 1, 1\], not the shape \(1, 2, 4\)",
         ),
-        ({"mask": [[True]]}, "mask: a list is a tensor of none of jax, numpy, torch"),
+        ({"mask": [[True]]}, "mask: a list is a tensor of none of jax, mlx, numpy, torch"),
         (
             {"presentation": "SBHD"},
             "presentation must be one of BHSD, BSHD, .*THD, .*paged, .*not 'SBHD'",

@@ -7,6 +7,7 @@ import os
 import random
 import sys
 
+import mlx.core as mx
 import numpy as np
 import pytest
 import torch
@@ -30,11 +31,13 @@ OTHERS = {
     "torch's number of threads": 3,
     "torch's precision of float32 products": "medium",
     "jax.config.jax_default_matmul_precision": "float32",
+    "mlx's default device": mx.Device(mx.cpu, 1),
 }
 DRAWS = {
     "Python's random state": random.random,
     "NumPy's random state": np.random.rand,
     "torch's random state": lambda: torch.rand(1),
+    "mlx's random state": mx.random.uniform,
 }
 
 

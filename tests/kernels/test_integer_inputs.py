@@ -51,6 +51,11 @@ def attention(q, k, v):
 FILES = {
     "numpy": {"module": "numpy", "widened": "x.astype('float32')", "largest": "s.max(-1, keepdims=True)"},
     "jax": {"module": "jax.numpy", "widened": "x.astype('float32')", "largest": "s.max(-1, keepdims=True)"},
+    "mlx": {
+        "module": "mlx.core",
+        "widened": "x.astype(mlx.core.float32)",
+        "largest": "s.max(-1, keepdims=True)",
+    },
     "torch": {"module": "torch", "widened": "x.float()", "largest": "s.amax(-1, keepdim=True)"},
 }
 

@@ -78,6 +78,18 @@ class Framework(ABC):
         del tensor
         return ""
 
+    def indexable(self, tensor: Any) -> Any:
+        """Return a tensor of the same values and dtype that arrays of integers index; it may be a NumPy array."""
+        return tensor
+
+    def repeated(self, tensor: Any, axis: int, count: int) -> Any:
+        """Return a tensor in which the one entry along an axis, counted from the first axis, stands ``count`` times."""
+        return tensor[(slice(None),) * axis + (np.zeros(count, dtype=np.int64),)]
+
+    def cast(self, tensor: Any, dtype: str) -> Any:
+        """Return a tensor of the same values in another dtype."""
+        return tensor.astype(dtype)
+
     def held(self, tensor: Any) -> Any:
         """Return a tensor that a call was given to write into, as one that the call returned."""
         return tensor

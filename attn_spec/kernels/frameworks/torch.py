@@ -64,6 +64,11 @@ return returned, [x.grad for x in inputs]"""
     def device_of(self, tensor: torch.Tensor) -> str:
         return tensor.device.type
 
+    def cast(self, tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+        import torch
+
+        return tensor.to(getattr(torch, dtype))
+
     def unreadable(self, tensor: torch.Tensor) -> str:
         if tensor.is_nested:
             return "a nested tensor"

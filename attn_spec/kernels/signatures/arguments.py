@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.signatures.signature import REQUIRED, Argument, Given, SignatureError
 
 
@@ -118,7 +119,7 @@ def per_head(name: str, own: str, default: Any = None, by_entry: bool = False) -
 def _heads(x: Any, heads: int) -> Any:
     """Return a tensor [B, Hq or 1, 1, 1] as [B, Hq], and as [Hq] if it is of one batch entry."""
     found = x[:, :, 0, 0]
-    found = found if found.shape[1] == heads else found[:, np.zeros(heads, dtype=np.int64)]
+    found = found if found.shape[1] == heads else frameworks.of(x).repeated(found, 1, heads)
     return found[0] if found.shape[0] == 1 else found
 
 
@@ -129,10 +130,10 @@ def by_sequence(name: str, default: Any = None) -> Argument:
         x = given.get(name)
         if x is None or len(x.shape) == 2:
             return default if x is None else x
-        entries, heads = (np.zeros(n, dtype=np.int64) for n in (given.length("q", "B"), given.kv_heads))
+        entries, heads, library = given.length("q", "B"), given.kv_heads, frameworks.of(x)
         found = x[:, :, 0, 0]
-        found = found if found.shape[0] == len(entries) else found[entries]
-        return found if found.shape[1] == len(heads) else found[:, heads]
+        found = found if found.shape[0] == entries else library.repeated(found, 0, entries)
+        return found if found.shape[1] == heads else library.repeated(found, 1, heads)
 
     def read(value: Any) -> Mapping[str, Any]:
         if value is not None and len(value.shape) != 2:
@@ -174,9 +175,8 @@ def lengths(name: str, own: str, default: Any = None) -> Argument:
         x = given.get(own)
         if x is None:
             return default
-        found, entries = x.reshape(-1), given.length("q", "B")
-        found = found if found.shape[0] == entries else found[np.zeros(entries, dtype=np.int64)]
-        return found.int() if hasattr(found, "int") else found.astype("int32")
+        found, entries, library = x.reshape(-1), given.length("q", "B"), frameworks.of(x)
+        return library.cast(found if found.shape[0] == entries else library.repeated(found, 0, entries), "int32")
 
     return Argument(name=name, says=(own,), default=default, spell=spell, read=says(own), means="int32 [B]")
 
@@ -203,7 +203,7 @@ def mask_or_bias(
         x = next((given[own] for own in takes if own in given), None)
         if broadcasts or x is None or x.shape[-1] != 1:
             return x
-        return x[..., np.zeros(given.length("k", "S"), dtype=np.int64)]
+        return frameworks.of(x).repeated(x, len(x.shape) - 1, given.length("k", "S"))
 
     return Argument(
         name=name,

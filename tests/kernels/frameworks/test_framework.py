@@ -10,7 +10,7 @@ from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
 
-NAMES = ("jax", "numpy", "torch")
+NAMES = ("jax", "mlx", "numpy", "torch")
 
 
 @pytest.fixture(params=NAMES)
@@ -80,6 +80,29 @@ def test_tensors_of_a_transposed_array_are_packed(own):
         assert (own.take(tensor) == x.swapaxes(0, 1)).all()
 
 
+def test_arrays_of_integers_index_what_is_indexable(own):
+    x = np.arange(24.0).reshape(2, 3, 4)
+    for dtype in ("float32", "bfloat16"):
+        found = own.indexable(own.give(x, dtype))[np.array([[1]]), np.array([[2, 0]])]
+        assert of(found).dtype_of(found) == dtype
+        assert (values_of(found) == x[[[1]], [[2, 0]]]).all()
+
+
+def test_the_one_entry_of_an_axis_is_repeated(own):
+    x = own.give(np.arange(6.0).reshape(2, 1, 3), "float32")
+    found = own.repeated(x, 1, 4)
+
+    assert own.is_own(found)
+    assert (own.take(found) == np.arange(6.0).reshape(2, 1, 3).repeat(4, axis=1)).all()
+
+
+def test_a_tensor_is_cast_to_another_dtype(own):
+    found = own.cast(own.give(np.array([3, 5]), "int64"), "int32")
+
+    assert own.is_own(found)
+    assert (own.dtype_of(found), own.take(found).tolist()) == ("int32", [3.0, 5.0])
+
+
 def test_abilities_are_those_of_the_classes(own):
     assert ("strides" in own.abilities) == isinstance(own, Strided)
     assert ("autograd" in own.abilities) == isinstance(own, Differentiating)
@@ -128,7 +151,8 @@ def test_a_cotangent_may_be_of_another_dtype_than_the_output(own):
     inputs = {"a": own.give(np.array([3.0]), "float16")}
     _, pull = own.differentiate(lambda x: x["a"] * 2, inputs)
 
-    assert own.take(pull((own.give(np.ones(1), "float32"),))["a"]).item() == 2.0
+    gradient = pull((own.give(np.ones(1), "float32"),))["a"]
+    assert (own.dtype_of(gradient), own.take(gradient).item()) == ("float16", 2.0)
 
 
 def test_an_output_that_depends_on_no_input_has_no_gradients(own):
@@ -143,7 +167,7 @@ def test_an_output_that_depends_on_no_input_has_no_gradients(own):
 
 def test_what_is_no_tensor_is_refused(own):
     assert not own.is_own([1.0])
-    with pytest.raises(FrameworkError, match="a list is a tensor of none of jax, numpy, torch"):
+    with pytest.raises(FrameworkError, match="a list is a tensor of none of jax, mlx, numpy, torch"):
         of([1.0])
 
 
@@ -156,8 +180,8 @@ def test_a_subclass_is_of_its_framework_and_may_not_be_returned():
 
 
 def test_an_unknown_framework_and_one_that_is_not_installed_are_told_apart(monkeypatch):
-    with pytest.raises(FrameworkError, match="framework must be one of jax, numpy, torch, not 'mlx'"):
-        framework("mlx")
+    with pytest.raises(FrameworkError, match="framework must be one of jax, mlx, numpy, torch, not 'tensorflow'"):
+        framework("tensorflow")
 
     class Entry:
         name = "absent"
@@ -180,7 +204,10 @@ def test_jax_without_float64_says_how_to_have_it():
         framework("jax").give(np.ones(1), "float64")
 
 
-@pytest.mark.parametrize(("name", "reason"), [("numpy", "numpy has no device"), ("jax", "jax has no device")])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("numpy", "numpy has no device"), ("jax", "jax has no device"), ("mlx", "arrays of mlx are on no device")],
+)
 def test_a_device_that_is_missing_has_a_reason(name, reason):
     assert framework(name).missing("cpu") == ""
     assert framework(name).missing("cuda").startswith(reason)
