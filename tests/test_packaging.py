@@ -121,7 +121,7 @@ def metadata(wheel):
 
 
 @pytest.mark.parametrize("release", OF_TORCH)
-@pytest.mark.parametrize("extra", ["", "torch", "triton", "jax", "mlx", "report", "dask"])
+@pytest.mark.parametrize("extra", ["", "torch", "triton", "jax", "mlx", "onnx", "report", "dask"])
 def test_the_wheel_installs_beside_a_torch_that_pins_what_it_needs(metadata, release, extra):
     assert refused(metadata.get_all("Requires-Dist"), pins(release), extra) == []
 
@@ -136,8 +136,8 @@ def test_a_bound_that_fights_a_pin_would_be_seen():
 def test_no_library_of_tensors_is_needed(metadata):
     needed = {each.name for each in map(Requirement, metadata.get_all("Requires-Dist")) if applies(each)}
 
-    assert needed.isdisjoint({"torch", "triton", "jax", "mlx"})
-    assert set(metadata.get_all("Provides-Extra")) == {"dask", "jax", "mlx", "report", "torch", "triton"}
+    assert needed.isdisjoint({"torch", "triton", "jax", "mlx", "onnxruntime"})
+    assert set(metadata.get_all("Provides-Extra")) == {"dask", "jax", "mlx", "onnx", "report", "torch", "triton"}
 
 
 def test_the_wheel_says_how_it_is_licensed_and_for_which_python(wheel, metadata):

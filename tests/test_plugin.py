@@ -170,7 +170,7 @@ def test_a_fault_of_a_property_refutes_nothing(suite):
     [
         (
             ("--attn-kernel", "nowhere.py:f"),
-            "ERROR: nowhere.py does not exist (looked in *); give the path of a Python file",
+            "ERROR: nowhere.py does not exist (looked in *); give the path of a file that is there",
         ),
         (("--attn-kernel", "toy.py:f"), "ERROR: toy has no 'f'; it has attention, noisy"),
         (("--attn-kernel", "toy.py:nothing"), "ERROR: toy has no 'nothing'; it has attention, noisy"),

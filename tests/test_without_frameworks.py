@@ -12,7 +12,8 @@ import sys
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"torch", "triton", "jax", "jaxlib", "mlx", "matplotlib", "dask", "distributed"}:
+        tensors = {"torch", "triton", "jax", "jaxlib", "mlx", "onnxruntime"}
+        if name.partition(".")[0] in {*tensors, "matplotlib", "dask", "distributed"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Missing())

@@ -153,7 +153,8 @@ def main() -> None:
 @click.option("--fail-fast", is_flag=True, help="Stop at the first refutation.")
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate, and nothing else, on stdout.")
 def certify(kernels: tuple[str, ...], output: Path, report: Path | None, **chosen: Any) -> None:
-    """Examine KERNELS: file.py:name, package.module:name, a short name, or a document of FlashInfer-Bench.
+    """Examine KERNELS: file.py:name, package.module:name, a short name, a model of ONNX, or a document of
+    FlashInfer-Bench.
 
     Without KERNELS, the kernels and options of the table [tool.attn_spec] of pyproject.toml are used. Each of several
     kernels has a certificate and a report of its own, whose names end with the kernel's name.

@@ -23,7 +23,7 @@ from attn_spec.search.property import Property, load_all
 from attn_spec.search.property import home as property_home
 
 #: Distributions whose version may change a verdict.
-DISTRIBUTIONS = ("hypothesis", "jax", "mlx", "mpmath", "numpy", "python-flint", "torch", "triton")
+DISTRIBUTIONS = ("hypothesis", "jax", "mlx", "mpmath", "numpy", "onnxruntime", "python-flint", "torch", "triton")
 #: Prefixes of environment variables that may change a verdict.
 VARIABLES = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "NPY_", "ATEN_", "TORCH", "PYTORCH_", "JAX_"),

@@ -19,10 +19,9 @@ from attn_spec.evidence.recording import Call, Given, recorded
 from attn_spec.evidence.script_text import TEMPLATE
 from attn_spec.judgement.worst import WorstElement
 from attn_spec.kernels.argument_names import spelled
-from attn_spec.kernels.flashinfer_trace.documents import is_document
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import Presentation
-from attn_spec.kernels.resolve import attribute_of
+from attn_spec.kernels.resolve import attribute_of, is_whole_file
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.quantities import QUANTITIES
@@ -133,7 +132,7 @@ def _place(worst: WorstElement, shown: Presentation, call: Call, number: int) ->
 def _finder(kernel: Kernel) -> str:
     """Return lines that define ``kernel`` in the script."""
     attribute = attribute_of(kernel)
-    if is_document(kernel.spec):
+    if is_whole_file(kernel.spec):
         named = [str(Path(file).resolve()) for file in (kernel.spec, kernel.given.get("definition")) if file]
         beside = f", definition={named[1]!r}" if len(named) > 1 else ""
         return f"from attn_spec.kernels.resolve import resolve\n\nkernel = resolve({named[0]!r}{beside})"

@@ -9,10 +9,9 @@ from typing import Any
 
 from attn_spec.isolation.declared import declaration, kernel_of
 from attn_spec.kernels import global_state
-from attn_spec.kernels.flashinfer_trace.documents import is_document
 from attn_spec.kernels.frameworks.framework import FrameworkError
 from attn_spec.kernels.kernel import Kernel, KernelError
-from attn_spec.kernels.resolve import check_file, is_of_the_package, module_of, resolve, source_of
+from attn_spec.kernels.resolve import check_file, is_of_the_package, is_whole_file, module_of, resolve, source_of
 
 #: Words of a declaration that are paths of files.
 _FILES = ("definition",)
@@ -58,8 +57,8 @@ def isolated(spec: str, memory: float | None = None, **declared: Any) -> Kernel:
     from attn_spec.isolation.sources import Sources
     from attn_spec.isolation.wire import Wire
 
-    typed, colon, attribute = (spec, "", "") if is_document(spec) else spec.partition(":")
-    named, is_file = typed, typed.endswith(".py") or is_document(typed)
+    typed, colon, attribute = (spec, "", "") if is_whole_file(spec) else spec.partition(":")
+    named, is_file = typed, typed.endswith(".py") or is_whole_file(typed)
     if is_file:
         check_file(Path(typed))
         named = str(Path(typed).resolve())

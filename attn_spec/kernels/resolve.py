@@ -20,6 +20,8 @@ from attn_spec.faults import with_article
 from attn_spec.kernels.declaration import default_name, from_callable
 from attn_spec.kernels.flashinfer_trace.documents import is_document
 from attn_spec.kernels.kernel import Kernel, KernelError
+from attn_spec.kernels.onnx_models import is_model
+from attn_spec.kernels.onnx_models import kernel_of as kernel_of_model
 from attn_spec.kernels.signed import is_signed_wrapper
 from attn_spec.problem.options import OPTIONS
 
@@ -29,7 +31,7 @@ MINUS = "-"
 
 def resolve(spec: str, **declared: Any) -> Kernel:
     """Find a kernel by ``file.py:name``, ``pkg.mod:name``, an in-tree or entry-point short name, ``definition:BITS``,
-    or the file of a document of the FlashInfer Trace schema.
+    or the file of a document of the FlashInfer Trace schema or of a model of ONNX.
 
     ``declared`` completes an undecorated callable, and is refused for a decorated one. With ``undecorated`` the
     function of a decorated one is found, which has left of its declaration what no call shows. An object with the
@@ -41,6 +43,9 @@ def resolve(spec: str, **declared: Any) -> Kernel:
         from attn_spec.kernels.flashinfer_trace.kernels import kernel_of
 
         return kernel_of(spec, **given)
+    if is_model(spec):
+        check_file(Path(spec))
+        return kernel_of_model(spec, **given)
     if "definition" in given:
         raise KernelError(f"{spec} is no solution of the FlashInfer Trace schema, a .json file; leave --definition out")
     found, module = _found(spec)
@@ -87,10 +92,15 @@ def _found(spec: str) -> tuple[Any, str]:
     return _attribute(module, attribute, spec), module.__name__
 
 
+def is_whole_file(spec: str) -> bool:
+    """Return whether a kernel's name is that of a file that holds one kernel without a name: a document, or a model."""
+    return is_document(spec) or is_model(spec)
+
+
 def is_of_the_package(spec: str) -> bool:
     """Return whether a name means a kernel of attn-spec; nothing is imported."""
     module, _, attribute = spec.partition(":")
-    if is_document(spec):
+    if is_whole_file(spec):
         return False
     plugin = {entry.name: entry.module for entry in entry_points(group="attn_spec.kernels")}.get(spec)
     if plugin is not None:
@@ -174,7 +184,7 @@ def _in_tree_modules() -> list[str]:
 def check_file(path: Path) -> None:
     """Raise :class:`KernelError` unless the file exists."""
     if not path.is_file():
-        raise KernelError(f"{path} does not exist (looked in {Path.cwd()}); give the path of a Python file")
+        raise KernelError(f"{path} does not exist (looked in {Path.cwd()}); give the path of a file that is there")
 
 
 def attribute_of(kernel: Kernel) -> str:
