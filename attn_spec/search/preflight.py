@@ -302,7 +302,7 @@ def _left_open(subject: Subject) -> dict[str, str]:
         return {}
     for name, row in OF_ANSWERS.items():
         quantity = next((each for each in row.decides if each in answer), None)
-        if quantity is None or getattr(subject.conventions, name) != OPEN:
+        if quantity is None or getattr(subject.conventions, name) != OPEN or not row.shows(problem):
             continue
         part = {quantity: answer[quantity]}
         shown = [choice for choice in row.telling if explains(judged(subject.keeping(**{name: choice}), problem, part))]

@@ -5,7 +5,7 @@ import pytest
 
 from attn_spec.isolation.declared import declaration, kernel_of, told
 from attn_spec.kernels.declaration import from_callable
-from attn_spec.problem.conventions import OPEN
+from attn_spec.problem.conventions import OF_ANSWERS, OPEN
 from attn_spec.search.preflight import preflight
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all
@@ -38,6 +38,10 @@ def mean_of_v(q, k, v, mask=None):
 def nan(q, k, v, mask=None):
     s = scores(q, k)
     return weighted(s if mask is None else np.where(mask, s, -np.inf), v)
+
+
+def zeros(q, k, v, mask=None):
+    return np.nan_to_num(nan(q, k, v, mask))
 
 
 def unmasked(q, k, v, mask=None):
@@ -81,6 +85,13 @@ def test_an_undecorated_callable_is_told_what_a_query_without_keys_gets_and_not_
     assert verdicts.pop(FOLLOWS) == "not declared"
     assert set(verdicts.values()) <= {"held", "not declared"}, verdicts
     assert sum(verdict == "held" for verdict in verdicts.values()) > 30
+
+
+def test_what_a_call_does_not_show_is_not_told():
+    """Nothing lies behind the sequences of a call without lengths, though zeros would be right there too."""
+    declined, _ = examined(zeros, [])
+
+    assert {name for name in declined if name in OF_ANSWERS} == {"empty_row"}
 
 
 def test_a_convention_that_is_declared_is_held_to():
