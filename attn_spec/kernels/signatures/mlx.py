@@ -14,7 +14,7 @@ _RUN = "mlx 0.32.4, run on a CPU"
 
 def _mask() -> Argument:
     def spell(given: Given) -> Any:
-        return "causal" if given.get("causal") else given.get("mask")
+        return "causal" if given.get("causal") else given.get("mask", given.get("bias"))
 
     def read(value: Any) -> Mapping[str, Any]:
         if value is None:
@@ -25,11 +25,11 @@ def _mask() -> Argument:
             return {"causal": True}
         if str(value.dtype).endswith("bool"):
             return {"mask": value}
-        return {"bias": value, "empty_row": "nan"}
+        return {"bias": value}
 
     return Argument(
         name="mask",
-        says=("causal", "mask"),
+        says=("causal", "mask", "bias"),
         default=None,
         spell=spell,
         read=read,
@@ -52,14 +52,14 @@ MLX = Signature(
         idle("force_fused", False),
         idle("stream"),
     ),
-    conventions={"causal_alignment": "bottom_right", "empty_row": "mean_of_v"},
-    limits=Limits(exclusive=(("causal", "mask"),)),
+    conventions={"causal_alignment": "bottom_right", "empty_row": "mean_of_v", "empty_row_by_bias": "nan"},
+    limits=Limits(exclusive=(("causal", "mask"), ("causal", "bias"), ("mask", "bias"))),
     facts=(
         Fact(says="the mask 'causal' ends in the bottom right corner", source="mlx 0.32.4, docstring"),
         Fact(says="True in a bool mask attends; other numbers are added", source="mlx 0.32.4, docstring"),
         Fact(
             says="a query that sees no key has the mean of all values by 'causal' or a bool mask, and NaN by "
-            "numbers of -inf, so that attn-spec asks for the former",
+            "numbers of -inf",
             source=_RUN,
         ),
     ),

@@ -28,11 +28,13 @@ DTYPES = [
     pytest.param("float16", marks=pytest.mark.exhaustive),
     pytest.param("bfloat16", marks=pytest.mark.exhaustive),
 ]
-#: Properties of what a call of MLX may ask for: groups of heads, masks, a diagonal, sinks, and gradients.
+#: Properties of what a call of MLX may ask for: groups of heads, masks, biases, a diagonal, sinks, and gradients.
 ASKED = (
     "accuracy.output_is_within_its_bound",
     "gradients.query_and_key_gradients_are_within_their_bounds",
     "independence.old_answers_are_not_given_again",
+    "gradients.bias_gradients_are_within_their_bounds",
+    "masking.queries_whose_bias_is_minus_infinity_follow_the_convention",
     "sinks.a_sink_takes_its_share_of_the_weight",
 )
 
@@ -61,7 +63,7 @@ def qkv(dtype=mx.float32, heads=(4, 2), lengths=(5, 7)):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("property_id", ASKED)
 def test_the_librarys_own_function_is_right_by_its_signature(property_id, dtype):
-    asked = ("cross", "gqa", "dv", "scale", "causal", "mask", "sinks", "backward")
+    asked = ("cross", "gqa", "dv", "scale", "causal", "mask", "bias", "sinks", "backward")
     declared = {"signature": "mlx", "contract": UNDECLARED, "supports": asked, "dtypes": (dtype,)}
     made = kernel(**declared)(mx.fast.scaled_dot_product_attention)
 
@@ -171,6 +173,17 @@ def test_a_call_with_a_mask_and_sinks_is_judged():
         assert_attention(out, q, k, v, signature="mlx", **{**call, "sinks": sinks[::-1]})
     with pytest.raises(CallError, match="mask must be 'causal' or an array, not 'full'"):
         assert_attention(out, q, k, v, signature="mlx", **{**call, "mask": "full"})
+
+
+def test_a_query_whose_bias_is_minus_infinity_is_nan():
+    q, k, v = qkv()
+    mask = mx.where(mx.arange(5)[:, None] == 2, -mx.inf, mx.arange(7) / 4)
+    out = mx.fast.scaled_dot_product_attention(q, k, v, scale=0.25, mask=mask)
+
+    assert mx.isnan(out[:, :, 2]).all().item()
+    assert_attention(out, q, k, v, signature="mlx", scale=0.25, mask=mask)
+    with pytest.raises(NotAttention, match=r"output\[0, 0, 2, 0\]"):
+        assert_attention(mx.nan_to_num(out), q, k, v, signature="mlx", scale=0.25, mask=mask)
 
 
 def test_a_packed_call_is_judged():
