@@ -24,7 +24,7 @@ STAGES = {
     "scores": ("score_accumulation", "stored_scores", "softmax"),
     "weights": ("softmax", "probabilities", "multiplicands", "output_accumulation"),
     "accumulator of p.v": ("output_accumulation",),
-    "row sum": ("row_sum",),
+    "row sum": ("softmax", "row_sum"),
     "gradients of weights": ("weight_gradients",),
 }
 #: Significant bits of the formats that experiments report.
