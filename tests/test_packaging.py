@@ -48,7 +48,7 @@ def test_the_wheel_holds_the_four_folders_and_nothing_else(wheel):
     wanted = []
     for name in tracked():
         folder = name.partition("/")[0]
-        if folder in FOLDERS and name.endswith((".py", ".jinja", "py.typed")):
+        if folder in FOLDERS and name.endswith((".py", ".jinja", ".toml", "py.typed")):
             wanted.append(name if folder == "attn_spec" else f"attn_spec/{name}")
 
     assert sorted(names) == sorted(wanted)
