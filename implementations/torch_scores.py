@@ -15,6 +15,7 @@ from attn_spec import kernel
 
 from . import rotary as positions
 from . import torch_eager, torch_rotary
+from .lengths import PADDED, first_aligned
 
 eager, from_scores = torch_eager.attention.function, torch_eager.from_scores
 FACTS: dict[str, Any] = {
@@ -60,7 +61,7 @@ def rotary(
 ) -> tuple[Tensor, Tensor]:
     """Attend by scores of q and k turned by their positions; shapes and results are those of ``torch_eager``."""
     turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
-    first = positions.first_position(causal_alignment, q.shape[2], k.shape[2])
+    first = first_aligned(causal_alignment, q.shape[2], k.shape[2], *map(options.get, PADDED))
     sides = (q, rotary_query_positions, first), (k, rotary_key_positions, 0)
     places = [torch_rotary.places(given, start, x.shape[2], x.device) for x, given, start in sides]
     q, k = (torch_rotary.turned(x, at, **turn) for x, at in zip((q, k), places, strict=True))

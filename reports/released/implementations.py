@@ -217,6 +217,7 @@ IMPLEMENTATIONS = (
         "openvino",
         "of_openvino.py:attention",
         ("causal calls ignore the mask", "OpenVINO 2026.4, operator ScaledDotProductAttention-13, attribute causal"),
+        ("a query whose keys all have a bias of -inf has the output NaN", "OpenVINO 2026.4, run on a CPU"),
         project="OpenVINO",
         package="openvino",
         environment="torch",

@@ -25,6 +25,7 @@ def _compiled(causal: bool, with_bias: bool) -> Any:
     dtypes=("float32",),
     contract="fused",
     supports=("causal", "bias", "cross", "dv"),
+    conventions={"empty_row_by_bias": "nan"},
     exclusive=(("causal", "bias"),),
     least_keys=1,
     signatures=4,
