@@ -31,5 +31,6 @@ def test_regimes_contracts_and_properties_are_explained_in_words():
 
     assert "normal every entry is N(0, 1). Hunts" in words
     assert f"{ROWS[0].kernel} {ROWS[0].dtype} {ROWS[0].contract} empty_row nan" in words
-    assert "The usual conventions: causal_alignment top_left, empty_row zero, empty_row_by_bias same, lse_base e" in words
+    usual = "causal_alignment top_left, empty_row zero, empty_row_by_bias same, lse_base e"
+    assert f"The usual conventions: {usual}" in words
     assert f"{PROPERTY_ID} Each output element differs from the true attention by no more than" in words
