@@ -186,6 +186,26 @@ class Presentation:
         del tensor
         return self.layout.axes
 
+    def letters(self, name: str) -> str:
+        """Return the letters of the axes that a call has of a tensor, a result or an option.
+
+        A joined axis is left out, and so are last axes of one entry.
+        """
+        if name in OPTIONS:
+            return OPTIONS[name].axes[len(self.layout.lacks) :].rstrip("1")
+        if name in LAID_OUT:
+            return "".join(axis for axis in self.layout.axes if axis != "HD")
+        return "".join(axis for axis in "BHS" if axis not in self.layout.lacks)
+
+    def shape_of_option(self, name: str, lengths: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the shape that a call has of an option with all entries along its axes, from their ``lengths``."""
+        return OPTIONS[name].shape(lengths)[len(self.layout.lacks) :]
+
+    @property
+    def says_heads(self) -> tuple[str, ...]:
+        """Arguments by which a call says the numbers of heads, where heads and dimensions are one axis."""
+        return ("query_heads", "kv_heads") if self.layout.joins_heads else ()
+
     @property
     def is_view(self) -> bool:
         """True if the kernel sees the axes of a problem in another order, so that reading a tensor copies nothing."""

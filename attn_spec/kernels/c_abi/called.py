@@ -13,7 +13,7 @@ import numpy as np
 from attn_spec.kernels.c_abi.dlpack import structure
 from attn_spec.kernels.c_abi.passed import Passed
 from attn_spec.kernels.c_abi.prototype import INTEGERS, REALS, STRUCTURES, Parameter, Prototype
-from attn_spec.kernels.c_abi.words import COUNTS, INPUTS, NUMBERS, RESULTS, STRIDE, axes_of, supported
+from attn_spec.kernels.c_abi.words import COUNTS, INPUTS, NUMBERS, RESULTS, STRIDE, letters, supported
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.problem.options import OPTIONS
 
@@ -65,7 +65,7 @@ class Called:
         shape = array.shape
         if name in OPTIONS:
             by_letter = {letter: lengths[word] for letter, word in _WORDS_OF_AXES.items()}
-            shape = OPTIONS[name].shape(by_letter)[len(self.shown.layout.lacks) :]
+            shape = self.shown.shape_of_option(name, by_letter)
         return Passed(array, shape, self._told(name, len(shape)))
 
     def _told(self, name: str, axes: int) -> dict[int, int]:
@@ -84,7 +84,7 @@ class Called:
     def _strides(self) -> dict[str, dict[str, int]]:
         """Axis of each word of a stride, by tensor."""
         return {
-            name: {f"{name}{STRIDE}{letter}": axis for axis, letter in enumerate(axes_of(name, self.shown))}
+            name: {f"{name}{STRIDE}{letter}": axis for axis, letter in enumerate(letters(name, self.shown))}
             for name in self._tensors
         }
 
@@ -115,7 +115,7 @@ class Called:
         """Yield the parameters of calls as attn-spec makes them."""
         yield from (inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in INPUTS)
         results = [name for name in RESULTS if self.prototype.named(name)]
-        heads = ["query_heads", "kv_heads"] if self.shown.layout.joins_heads else []
+        heads = self.shown.says_heads
         yield from (inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in (*results, *heads))
         for name in sorted(supported(self.prototype, self.shown) & set(OPTIONS)):
             yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=OPTIONS[name].off)

@@ -11,7 +11,7 @@ from typing import Any
 
 from attn_spec.faults import with_article
 from attn_spec.kernels.c_abi.prototype import INTEGERS, REALS, Parameter, Prototype, PrototypeError
-from attn_spec.kernels.presentation import LAID_OUT, Presentation
+from attn_spec.kernels.presentation import Presentation
 from attn_spec.nearest_names import suggestion
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import ADDEND, MASK, WEIGHT
@@ -93,13 +93,9 @@ PLAIN = {**TENSORS, **COUNTS, **{name: row.says for name, row in NUMBERS.items()
 STRIDE = "_stride_"
 
 
-def axes_of(tensor: str, shown: Presentation) -> str:
+def letters(tensor: str, shown: Presentation) -> str:
     """Return the letters of a tensor's axes in a call, without a joined one and without last axes of one entry."""
-    if tensor in OPTIONS:
-        return OPTIONS[tensor].axes[len(shown.layout.lacks) :].rstrip("1")
-    if RESULTS.get(tensor, tensor) in LAID_OUT:
-        return "".join(axis for axis in shown.layout.axes if axis != "HD")
-    return "".join(axis for axis in "BHS" if axis not in shown.layout.lacks)
+    return shown.letters(RESULTS.get(tensor, tensor))
 
 
 def words(shown: Presentation) -> dict[str, str]:
@@ -107,7 +103,7 @@ def words(shown: Presentation) -> dict[str, str]:
     strides = {
         f"{name}{STRIDE}{axis}": f"stride of {name} along {axis}, in elements, which may be 0"
         for name in TENSORS
-        for axis in axes_of(name, shown)
+        for axis in letters(name, shown)
         if axis != "1"
     }
     return {**PLAIN, **strides}
