@@ -54,12 +54,16 @@ ENVIRONMENTS = (
             "onnx==1.23.2",
             "onnxruntime==1.32.0",
             "openvino==2026.4.1",
+            *("beartype==0.23.1", "jaxtyping==0.3.11"),  # which ring-attention-pytorch imports
         ),
         alone=("memory-efficient-attention-pytorch==0.1.6", "ring-attention-pytorch==0.5.20"),
     ),
     Environment(
         name="jax",
-        requirements=("jax==0.10.2", "flax==0.12.8", "equinox==0.13.8", "keras==3.15.1", "einops==0.8.2"),
+        requirements=(
+            *("jax==0.10.2", "flax==0.12.8", "equinox==0.13.8", "keras==3.15.1", "einops==0.8.2"),
+            "torch==2.13.0",  # which memory-efficient-attention imports too
+        ),
         alone=("flash-attention-jax==0.3.1", "memory-efficient-attention==0.1.3"),
         variables={"KERAS_BACKEND": "jax"},
     ),

@@ -100,16 +100,12 @@ def _version(told: str) -> str:
 
 
 def _refutation(property_id: str, dtype: str, found: Found, findings: Sequence[Finding]) -> Refutation:
-    known = found.verdict is Verdict.KNOWN
-    reasons = [one.reason for one in findings if known and found.message.startswith(one.reason)]
-    message = found.message.removeprefix(f"{reasons[0]}. ") if reasons else found.message
-    return Refutation(
-        property_id=property_id,
-        dtype=dtype,
-        message=next(iter(message.splitlines()), ""),
-        hints=found.hints,
-        judged=reasons[0] if reasons else "",
-    )
+    known, message = found.verdict is Verdict.KNOWN, found.message
+    judged = next((one.reason for one in findings if known and message.startswith(one.reason)), "")
+    while judged and message.startswith(judged):  # once for each entry that covers the refutation
+        message = message.removeprefix(judged).removeprefix("; ").removeprefix(". ")
+    first = next(iter(message.splitlines()), "")
+    return Refutation(property_id=property_id, dtype=dtype, message=first, hints=found.hints, judged=judged)
 
 
 def shows(script: str, installed: Installed) -> bool:

@@ -61,7 +61,10 @@ class Shown:
         judged = ", ".join(f"{number} {word}" for word, number in self.words.items()) or "0"
         power = f"{one.power[0]} of {one.power[1]}" if one.power[1] else ""
         contracts = "; ".join(dict.fromkeys(one.contracts.values()))
-        return [*first, contracts, str(one.counts.get("held", 0)), judged, power, f"{one.seconds:.0f}"]
+        held = str(one.counts.get("held", 0))
+        if few := one.counts.get("not exercised", 0):
+            held += f", {few} not exercised"
+        return [*first, contracts, held, judged, power, f"{one.seconds:.0f}"]
 
 
 def headline(shown: Sequence[Shown]) -> str:

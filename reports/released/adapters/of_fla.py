@@ -37,6 +37,7 @@ def naive(q: Any, k: Any, v: Any, *, scale: Any = None, causal: bool = False, si
     presentation="BSHD",
     supports=("scale", "causal", "gqa", "dv", "sinks", "backward"),
     always=("causal",),
+    head_dims=tuple(range(1, 257)),
     least_keys=1,
     equal_lengths=True,
     slowness=100,

@@ -14,7 +14,7 @@ from attn_spec import kernel
     dtypes=("float32", "float16", "bfloat16"),
     contract="eager",
     presentation="BSHD",
-    supports=("causal", "mask", "bias", "gqa", "cross", "dv", "backward"),
+    supports=("causal", "mask", "bias", "gqa", "cross", "backward"),
     conventions={"empty_row": "mean_of_v", "empty_row_by_bias": "nan"},
     least_keys=1,
     signatures=2,

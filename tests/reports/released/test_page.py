@@ -83,6 +83,8 @@ def test_an_implementation_that_could_not_run_says_why(shown):
     row = page.Shown(row=by_name()["x-transformers"], outcome=left, findings=())
 
     assert row.cells[4] == "could not run: no module"
+    few = replace(HELD, counts={"held": 9, "not exercised": 2})
+    assert page.Shown(row=by_name()["x-transformers"], outcome=few, findings=()).cells[4] == "9, 2 not exercised"
     assert page.headline([row]) == "0 of 1 released implementations of 1 projects have no refutation"
 
 

@@ -86,7 +86,7 @@ def test_a_judged_refutation_ends_with_0_if_its_script_shows_it(tmp_path, monkey
         word="defect",
         reason="the scale is left out",
         source="docs",
-        properties=(PROPERTY,),
+        properties=(PROPERTY, PROPERTY),
         script="shown.py",
     )
     monkeypatch.setattr(report.findings, "read", lambda: (judged,))
@@ -98,7 +98,7 @@ def test_a_judged_refutation_ends_with_0_if_its_script_shows_it(tmp_path, monkey
     assert ("shown.py shows no defect of wrong" in capsys.readouterr().err) == (not shows)
     assert found["wrong"].open == ()
     assert found["wrong"].refutations[0].judged == "the scale is left out"
-    assert not found["wrong"].refutations[0].message.startswith("the scale is left out")
+    assert "the scale is left out" not in found["wrong"].refutations[0].message
     assert (tmp_path / "runs").read_text() == "x" * (2 if shows else 1)
     assert "the scale is left out" in (tmp_path / "page.md").read_text()
 
