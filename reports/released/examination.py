@@ -21,8 +21,8 @@ from .outcome import COULD_NOT_RUN, Outcome, Refutation
 
 #: Seconds that a script of a defect may take.
 SCRIPT_LIMIT = 300.0
-#: Exit status of a script that shows its defect.
-SHOWN = 1
+#: Exit status of a script that shows its defect; Python ends with 1 where a script fails, for instance to import.
+SHOWN = 3
 
 
 def examine(
@@ -53,10 +53,8 @@ def examine(
 
 def _options(implementation: Implementation) -> list[str]:
     options = [part for dtype in implementation.dtypes for part in ("--dtype", dtype)]
-    words = {"signature": implementation.signature, "contract": implementation.contract}
-    words["supports"] = implementation.supports
-    options += [part for word, value in words.items() if value for part in (f"--{word}", value)]
-    return options if implementation.slowness == 1 else [*options, "--slowness", f"{implementation.slowness:g}"]
+    words = {name: getattr(implementation, name) for name in ("signature", "contract", "supports")}
+    return options + [part for word, value in words.items() if value for part in (f"--{word}", value)]
 
 
 def _processor_seconds() -> float:

@@ -36,8 +36,6 @@ class Implementation:
     #: Abilities beside those that the signature shows.
     supports: str = ""
     dtypes: tuple[str, ...] = ("float32",)
-    #: Time of a call as a multiple of that on ordinary hardware.
-    slowness: float = 1.0
     #: Facts of the declaration, with their sources; for a signature, those beside the facts of its row.
     facts: tuple[Fact, ...] = ()
 

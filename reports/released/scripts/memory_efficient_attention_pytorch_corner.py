@@ -1,7 +1,7 @@
 """memory-efficient-attention-pytorch 0.1.6: its flash attention hides too many keys where there are more than queries.
 
 The package's own ``attention`` starts the diagonal so that the last query sees all keys. ``FlashAttentionFunction``
-subtracts the difference of the lengths where it should add it. Exit status 1: the two differ.
+subtracts the difference of the lengths where it should add it. Exit status 3: the two differ.
 """
 
 import sys
@@ -17,4 +17,4 @@ plain = attention(q, k, v, causal=True).item()
 flash = FlashAttentionFunction.apply(q, k, v, None, True, 1, 1).item()
 print("attention of one query and two keys, causal:", plain)
 print("FlashAttentionFunction of the same:", flash)
-sys.exit(abs(plain - flash) > 1e-3)
+sys.exit(3 if abs(plain - flash) > 1e-3 else 0)

@@ -74,12 +74,12 @@ def test_a_refutation_that_nobody_judged_ends_with_1(rows, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("rows")
-@pytest.mark.parametrize("shows", [1, 0])
-def test_a_judged_refutation_ends_with_0_if_its_script_shows_it(tmp_path, monkeypatch, capsys, shows):
+@pytest.mark.parametrize(("status", "shows"), [(3, 1), (0, 0), (1, 0)])  # 1 is that of a script that fails
+def test_a_judged_refutation_ends_with_0_if_its_script_shows_it(tmp_path, monkeypatch, capsys, status, shows):
     for module in (findings, examination):
         monkeypatch.setattr(module, "SCRIPTS", tmp_path)
     (tmp_path / "shown.py").write_text(
-        f"from pathlib import Path\nPath({str(tmp_path)!r}, 'runs').open('a').write('x')\nraise SystemExit({shows})\n"
+        f"from pathlib import Path\nPath({str(tmp_path)!r}, 'runs').open('a').write('x')\nraise SystemExit({status})\n"
     )
     judged = Finding(
         implementation="wrong",
