@@ -59,6 +59,8 @@ class PlainCallError(KernelError):
         alike = {shape: ", ".join(name for name in shapes if shapes[name] == shape) for shape in shapes.values()}
         given = "; ".join(f"{names} of shape {shape}" for shape, names in alike.items())
         more = "; if it needs more, wrap it in a function that passes the rest"
+        if needed := _options_without_default(subjects[0]):
+            more = f"; give {' and '.join(needed)} a default, such as None, or declare always={needed!r}"
         super().__init__(
             f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
             f"It is given {given} ({kernel.presentation}){'' if all(map(was_late, failures.values())) else more}"
@@ -129,6 +131,16 @@ def preflight(
     refused |= _left_open(replace(first, kernel=found))
     checked = Preflight(tuple(replace(subject, kernel=found) for subject in able), declined | refused)
     return checked.with_few_signatures(replace(first, kernel=found))
+
+
+def _options_without_default(subject: Subject) -> tuple[str, ...]:
+    """Return the parameters without a default of a declared kernel that are options, and that a plain call lacks."""
+    kernel, given = subject.kernel, subject.presentation.recognised_by
+    if not kernel.declared:
+        return ()
+    spellings = {each for name, row in OPTIONS.items() if name not in kernel.limits.needed for each in row.spellings}
+    lacks = (name for name, one in kernel.parameters.items() if one.default is one.empty and one.kind is one.KEYWORD_ONLY)
+    return tuple(name for name in lacks if name in spellings and name not in given)
 
 
 def _check_device(kernel: Kernel, device: str) -> None:

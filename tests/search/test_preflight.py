@@ -112,3 +112,22 @@ def test_an_undecorated_callable_is_asked_for_dropout_by_chance(function, drops,
     assert ("dropout_by_chance" in supports, "dropout_seed" in supports) == (drops, seeded)
     assert found.declined.get("dropout_by_chance", "").startswith(why or "")
     assert not [name for name in found.declined if name.startswith("parameter dropout")]
+
+
+def test_an_option_without_a_default_is_named_with_what_makes_it_optional_or_always_passed():
+    @kernel(framework="numpy", dtypes=("float32",), name="mine", supports=("scale", "causal"))
+    def attention(q, k, v, *, scale, causal=False):
+        return v
+
+    remedy = r"\(BHSD\); give scale a default, such as None, or declare always=\('scale',\)$"
+    with pytest.raises(KernelError, match=remedy):
+        preflight(attention)
+
+
+def test_another_parameter_without_a_default_is_left_to_a_function_around_the_kernel():
+    @kernel(framework="numpy", dtypes=("float32",), name="mine", supports=("scale",))
+    def attention(q, k, v, plan, *, scale=None):
+        return v
+
+    with pytest.raises(KernelError, match="if it needs more, wrap it in a function that passes the rest$"):
+        preflight(attention)
