@@ -6,12 +6,10 @@ theorems under the float64 contract, so nothing here has to be exact.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Concatenate, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import numpy as np
 
@@ -21,15 +19,12 @@ from attn_spec.attention.latent import key_gradient
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Score, parameters_of, score_of
 from attn_spec.attention.terms import BENDS, applied, known_to, numbers_of, slope_of_bends, used, with_scale
+from attn_spec.bounds.memoized import memoized
 from attn_spec.bounds.running_error import Approximation, RunningErrors, given
 from attn_spec.contract.presets import FP64
-from attn_spec.contract.terms import state
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.handled import check_handled
 from attn_spec.problem.problem import Problem
-
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
 
 _FLOAT64 = FP64.at("float64")
 #: Options that the formulas of attention, and of its gradients, evaluate here, see ``problem.handled``.
@@ -87,6 +82,8 @@ class Intermediates:
     output: np.ndarray
     #: True if the last of Sk keys is the sink of each head.
     has_sink: bool = False
+    #: What bounds said of these intermediates, by function, see ``memoized``.
+    results: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def of_keys(self) -> Intermediates:
@@ -181,29 +178,6 @@ class Intermediates:
         if self.problem.group == 1 and per_head.dtype.kind == "f":
             return per_head.copy()  # a sum of one number each, without the time of a sum
         return per_head.reshape(B, self.problem.kv_heads, self.problem.group, *rest).sum(axis=2)
-
-
-#: Results of one function kept for intermediates: those of readings of a contract that are compared.
-KEPT = 4
-
-
-def memoized(
-    function: Callable[Concatenate[Intermediates, Given], Result],
-) -> Callable[Concatenate[Intermediates, Given], Result]:
-    """Return a function that memoizes its results as long as the intermediates live, apart by what is struck."""
-    results: WeakKeyDictionary[Intermediates, dict[Any, Result]] = WeakKeyDictionary()
-
-    @functools.wraps(function)
-    def looked_up(forward: Intermediates, *given: Given.args, **named: Given.kwargs) -> Result:
-        known, key = results.setdefault(forward, {}), (state(), given, *named.items())
-        if key not in known:
-            found = function(forward, *given, **named)
-            while len(known) >= KEPT:
-                del known[next(iter(known))]
-            known[key] = found
-        return known[key]
-
-    return looked_up
 
 
 @np.errstate(all="ignore")

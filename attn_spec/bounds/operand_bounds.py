@@ -15,7 +15,8 @@ import numpy as np
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Operand, parameters_of
 from attn_spec.attention.terms import DESCALES, used
-from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, memoized, repeated_keys
+from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, repeated_keys
+from attn_spec.bounds.memoized import of_forward_pass
 from attn_spec.bounds.replay import replay_of
 from attn_spec.bounds.running_error import Approximation, RowErrors, RunningErrors, given, stored
 from attn_spec.contract.contract import ResolvedContract
@@ -73,7 +74,7 @@ def stored_format(forward: Intermediates, contract: ResolvedContract) -> Format:
     return contract.stages.operands.format if changed else narrowest(*map(forward.problem.dtype_of, "qk"))
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def operand_error(forward: Intermediates, contract: ResolvedContract) -> OperandError | None:
     """Errors of the operands, infinite of vectors too short for it; None of a plain score, which has none."""
@@ -119,7 +120,7 @@ def codes_known(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
     return found
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def _operands(forward: Intermediates, contract: ResolvedContract) -> tuple[Approximation, Approximation]:
     """q' and k' as they are stored, of infinite error where an operation could overflow or divide by 0."""
@@ -134,7 +135,7 @@ def value_format(forward: Intermediates, contract: ResolvedContract) -> Format:
     return contract.stages.operands.format if changed else FORMATS[forward.problem.dtype_of("v")]
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def value_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray | None:
     """Errors of v' [B, Hq, Sk, U] as they are stored, 0 where nobody sees them; None of v itself.
@@ -152,7 +153,7 @@ def value_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
     return forward.padded(np.where(seen, found, 0.0))
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def _value_errors(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     v = given(
@@ -317,7 +318,7 @@ def parameters_given(forward: Intermediates, contract: ResolvedContract) -> dict
     return p | rotations_of(problem)
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def pair_error(forward: Intermediates, contract: ResolvedContract, *, shared: bool = True) -> np.ndarray | None:
     """Error of what each pair of operands becomes, [B, Hq, Sq, Sk]; None of their product.

@@ -19,10 +19,10 @@ from attn_spec.bounds.intermediates import (
     Intermediates,
     gradient_intermediates,
     in_all_orders,
-    memoized,
 )
 from attn_spec.bounds.layer import projection_bounds
 from attn_spec.bounds.linear import linear_bounds, linear_gradient_bounds
+from attn_spec.bounds.memoized import memoized
 from attn_spec.contract.contract import ResolvedContract
 
 

@@ -14,8 +14,8 @@ rounds queries to the dtype of the cache says ``multiplicands="bfloat16"``. One 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -328,6 +328,11 @@ class ResolvedContract(Contract):
         """Leave the hash behind: that of a string is another one in each process."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
+    @cached_property
+    def forward_pass(self) -> ResolvedContract:
+        """The contract with the same numbers in all fields that the backward pass alone reads."""
+        return _of_forward_pass(self)
+
     def format(self, stage: str) -> Format:
         """Return the format of a stage, or of a format's name; for "either" the widest, which is that of scores."""
         said = stage if stage in FORMATS else getattr(self, stage)
@@ -369,6 +374,18 @@ class ResolvedContract(Contract):
     def largest(self, *stages: str) -> float:
         """Return the largest number that all of the stages, or formats by name, can hold."""
         return min(form.largest for form in self.formats(*stages))
+
+
+@lru_cache(64)
+def _of_forward_pass(contract: ResolvedContract) -> ResolvedContract:
+    """Return a contract without alternatives, whose fields of the backward pass are those of ``BACKWARD``."""
+    return _first_of_equals(replace(contract, alternatives=(), **BACKWARD))
+
+
+@lru_cache(64)
+def _first_of_equals(contract: ResolvedContract) -> ResolvedContract:
+    """Return one object for equal contracts, which a cache finds without a comparison of their fields."""
+    return contract
 
 
 @remembered(64)
@@ -431,6 +448,15 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "subnormals": ("flushed", "kept"),
     "float16_subnormals": ("kept", "flushed_on_entry", "flushed"),
     "exp_of_zero_is_one": (True, False),
+}
+#: Numbers of the fields that the backward pass alone reads, in a contract of which the forward pass is asked.
+BACKWARD: dict[str, Any] = {
+    **dict.fromkeys(("score_gradients", "gradient_accumulation", "partial_gradients", "gradients"), "float64"),
+    "backward_weights": "recomputed",
+    "delta": "output",
+    "score_gradients_of": "uncast",
+    "weight_gradients": "float64",
+    "gradient_stores": 2,
 }
 _OPTIONAL = ("kv_tile", "summation_depth", "quantisation_within")
 _COUNTS = (

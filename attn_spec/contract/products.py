@@ -18,7 +18,7 @@ import numpy as np
 
 from attn_spec.contract.contract import Contract, ResolvedContract
 from attn_spec.contract.stages import EXACT, Rounding, contains
-from attn_spec.contract.terms import count, guard, standing, stands, term, times
+from attn_spec.contract.terms import count, guard, remembered, standing, stands, term, times
 from attn_spec.numbers.formats import FORMATS, Format
 
 #: The widest format that matrix units with sums of their own multiply, in bits: float16's and tf32's.
@@ -32,6 +32,7 @@ def on_matrix_unit(contract: ResolvedContract) -> bool:
     return contract.stages.multiplicands.format.precision <= WIDEST and contract.matrix_rounding == "toward_zero"
 
 
+@remembered(256)
 def rounding_on_entry(contract: ResolvedContract, source: Format) -> Rounding:
     """Return the rounding of a factor of format ``source`` on entry to a product, all its pieces together.
 
@@ -44,6 +45,7 @@ def rounding_on_entry(contract: ResolvedContract, source: Format) -> Rounding:
     return Rounding(left, count("underflow of a second piece", 4) * one.eta)
 
 
+@remembered(256)
 def skipped_pieces(contract: ResolvedContract, *sources: Format) -> float:
     """Products of pieces that are not formed, relative to the product: sum of u^(i + j) (1 + u)^2 over i + j >= P."""
     P = contract.multiplicand_pieces

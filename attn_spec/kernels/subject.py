@@ -471,6 +471,9 @@ def was_late(message: str) -> bool:
 
 def within(now: np.ndarray, must: np.ndarray, allowed: np.ndarray | float) -> np.ndarray:
     """Return where values are, bit for bit, what they must be, or no farther from it than is ``allowed``."""
+    same = bits.identical(now, must)
+    if same.all():
+        return same
     with np.errstate(invalid="ignore"):
         near = (allowed == np.inf) | ((np.abs(now - must) <= allowed) & (np.asarray(allowed) > 0))
-    return bits.identical(now, must) | near
+    return same | near

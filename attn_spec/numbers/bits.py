@@ -41,6 +41,9 @@ def nearest(x: np.ndarray, dtype: str) -> Values:
     x = np.asarray(x, dtype=np.float64)
     if dtype == "float64":
         return x
+    if dtype in _NATIVE:  # NumPy's cast rounds in the same way, in a tenth of the time
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            return x.astype(_NATIVE[dtype]).astype(np.float64)
     grid = spacing(x, dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         y = as_stored(np.rint(x / grid) * grid, dtype)
@@ -86,7 +89,7 @@ def is_representable(x: np.ndarray, dtype: str) -> bool:
     """Return whether ``dtype`` has every element of ``x``: NaN, infinities and -0.0 unless it lacks them."""
     if dtype == "float64":
         return True
-    if dtype in _NATIVE:  # NumPy's cast rounds to nearest even as well, in a tenth of the time
+    if dtype in _NATIVE:
         with np.errstate(over="ignore", invalid="ignore"):
             return bool(np.all((x.astype(_NATIVE[dtype]) == x) | np.isnan(x)))
     if dtype == "bfloat16":  # the first half of a float32
@@ -135,6 +138,9 @@ def _lowest_bit_exponents(rows: np.ndarray) -> np.ndarray:
 
 def identical(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Compare two arrays bit by bit, for each element: 0.0 differs from -0.0, a NaN equals a NaN of any payload."""
+    if a.dtype == b.dtype == np.float64:
+        same = a.view(np.int64) == b.view(np.int64)
+        return same if same.all() else same | (np.isnan(a) & np.isnan(b))
     return ((a == b) & (np.signbit(a) == np.signbit(b))) | (np.isnan(a) & np.isnan(b))
 
 

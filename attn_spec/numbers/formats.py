@@ -34,7 +34,7 @@ class Format:
     #: Standard or document that defines the format.
     source: str
 
-    @property
+    @functools.cached_property
     def unit_roundoff(self) -> float:
         """The largest relative error of rounding a normal number to nearest, u = 2**-p."""
         return 2.0**-self.precision
@@ -44,15 +44,19 @@ class Format:
         """The end of the numbers that are rounded to the largest, half a step of the grid above it."""
         return self.largest + 2.0 ** (math.floor(math.log2(self.largest)) - self.precision)
 
-    @property
+    @functools.cached_property
     def smallest_normal(self) -> float:
         """The smallest positive normal number, 2**emin."""
         return 2.0**self.emin
 
-    @property
+    @functools.cached_property
     def smallest_subnormal(self) -> float:
         """The smallest positive number, 2**(emin - p + 1) or 1: the spacing of the grid around zero."""
         return 1.0 if self.is_integer else 2.0 ** (self.emin - self.precision + 1)
+
+    def __hash__(self) -> int:
+        """Return the hash of the name, which no two formats share: caches of what bounds said are keyed by formats."""
+        return hash(self.name)
 
     def includes(self, other: Format) -> bool:
         """Return whether each finite number of another format is one of this: it has as many bits, and the range."""

@@ -139,7 +139,9 @@ def _options_without_default(subject: Subject) -> tuple[str, ...]:
     if not kernel.declared:
         return ()
     spellings = {each for name, row in OPTIONS.items() if name not in kernel.limits.needed for each in row.spellings}
-    lacks = (name for name, one in kernel.parameters.items() if one.default is one.empty and one.kind is one.KEYWORD_ONLY)
+    lacks = (
+        name for name, one in kernel.parameters.items() if one.default is one.empty and one.kind is one.KEYWORD_ONLY
+    )
     return tuple(name for name in lacks if name in spellings and name not in given)
 
 

@@ -129,5 +129,5 @@ def test_another_parameter_without_a_default_is_left_to_a_function_around_the_ke
     def attention(q, k, v, plan, *, scale=None):
         return v
 
-    with pytest.raises(KernelError, match="if it needs more, wrap it in a function that passes the rest$"):
+    with pytest.raises(KernelError, match=r"if it needs more, wrap it in a function that passes the rest$"):
         preflight(attention)

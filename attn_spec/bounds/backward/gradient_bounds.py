@@ -38,7 +38,8 @@ from attn_spec.bounds.forward.dropout_bounds import factor_roundings, factor_und
 from attn_spec.bounds.forward.far_keys import without_far_keys
 from attn_spec.bounds.forward.product_bounds import last_factor, operand_entry, operand_format, operand_scaling
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION, INFLATION, amplification, evaluation_alpha
-from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, memoized
+from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite
+from attn_spec.bounds.memoized import memoized
 from attn_spec.bounds.operand_bounds import (
     arriving,
     heads_contract,

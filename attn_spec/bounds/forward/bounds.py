@@ -16,7 +16,8 @@ from attn_spec.bounds.forward.far_keys import without_far_keys
 from attn_spec.bounds.forward.output_bounds import output_error
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION, amplification, evaluation_alpha, lse_error, weight_error
 from attn_spec.bounds.forward.score_bounds import BOUNDED
-from attn_spec.bounds.intermediates import Intermediates, memoized
+from attn_spec.bounds.intermediates import Intermediates
+from attn_spec.bounds.memoized import memoized, of_forward_pass
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.readings import readings_of
 from attn_spec.problem.handled import check_handled
@@ -85,7 +86,7 @@ def forward_bound(
     )
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def exact_output_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """:func:`output_error` about forward.O itself, of a contract that leaves nothing open."""

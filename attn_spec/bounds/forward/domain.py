@@ -24,7 +24,8 @@ from attn_spec.bounds.forward.score_bounds import (
     score_error,
 )
 from attn_spec.bounds.forward.sink_bounds import above_maximum, below_maximum
-from attn_spec.bounds.intermediates import Intermediates, finite, memoized
+from attn_spec.bounds.intermediates import Intermediates, finite
+from attn_spec.bounds.memoized import of_forward_pass
 from attn_spec.bounds.operand_bounds import codes_known, operand_error, unknown_keys, value_sizes
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.coverage import says_nothing
@@ -71,7 +72,7 @@ def empty_rows_in_domain(forward: Intermediates, contract: ResolvedContract) -> 
     )
 
 
-@memoized
+@of_forward_pass
 def numbers_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Rows [.., Sq] whose constants, operands and scores fit their formats, those of hidden keys too."""
     return (

@@ -18,7 +18,8 @@ from dataclasses import replace
 import numpy as np
 
 from attn_spec.bounds.forward.score_bounds import row_shift, score_error
-from attn_spec.bounds.intermediates import Intermediates, memoized
+from attn_spec.bounds.intermediates import Intermediates
+from attn_spec.bounds.memoized import of_forward_pass
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.terms import guard
 
@@ -32,7 +33,7 @@ def without_far_keys(forward: Intermediates, contract: ResolvedContract) -> Inte
 
 
 # None for ``forward`` itself: a memoized result that holds it would keep it for ever.
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def _without_far_keys(forward: Intermediates, contract: ResolvedContract) -> Intermediates | None:
     if contract.lse_merges:

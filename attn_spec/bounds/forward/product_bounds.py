@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from attn_spec.attention.terms import DESCALES, divisor, used
-from attn_spec.bounds.intermediates import Intermediates, memoized
+from attn_spec.bounds.intermediates import Intermediates
+from attn_spec.bounds.memoized import memoized, of_forward_pass
 from attn_spec.bounds.operand_bounds import largest_argument_error, operand_error, pair_error, stored_format
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.products import (
@@ -192,7 +193,7 @@ def _operand_sizes(forward: Intermediates, contract: ResolvedContract) -> tuple[
     )
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def product_sizes(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Return the largest sum of the sizes of a score's products, [.., Sq, Sk]."""
@@ -238,7 +239,7 @@ def shared_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarr
     return np.where(np.isfinite(of_pairs), np.maximum(shared, 0.0), 0.0)
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def exact_scores(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Return where q.k is exact in any order: every partial sum is a multiple of g = 2^(low q + low k) below 2^p g.

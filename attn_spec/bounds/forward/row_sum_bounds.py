@@ -22,7 +22,8 @@ from attn_spec.bounds.forward.weight_bounds import (
     reference_rounding,
     row_sum_difference,
 )
-from attn_spec.bounds.intermediates import Intermediates, memoized
+from attn_spec.bounds.intermediates import Intermediates
+from attn_spec.bounds.memoized import of_forward_pass
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.presets import FP64
 from attn_spec.contract.products import (
@@ -43,7 +44,7 @@ INFLATION = 1.0 + 2.0**-30
 EVALUATION: ResolvedContract = replace(FP64, exponent="natural", kv_tile=None, sink_reference="maximum").at("float64")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WeightError:
     """Errors of the weights of each row, as the output and the LSE need them; P's evaluation error is included."""
 
@@ -89,7 +90,7 @@ def evaluation_alpha(forward: Intermediates) -> np.ndarray:
     return log_weight_error(forward, EVALUATION).rescaled.max(axis=-1, initial=0.0)
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def weight_error(forward: Intermediates, contract: ResolvedContract) -> WeightError:
     """alpha, row-sum roundings and underflow of every weight, with the error of P's own evaluation."""
@@ -339,6 +340,7 @@ def lse_rounding(forward: Intermediates, contract: ResolvedContract, weights: We
     )
 
 
+@of_forward_pass
 @np.errstate(all="ignore")
 def lse_error(forward: Intermediates, contract: ResolvedContract, weights: WeightError) -> np.ndarray:
     """|LSE_hat - L|, [.., Sq]: error of the row sum, then of the logarithm and the last additions.

@@ -11,7 +11,8 @@ import numpy as np
 
 from attn_spec.attention.terms import BENDS, DESCALES, TERMS, numbers_of, used
 from attn_spec.bounds.forward.product_bounds import dot_product_error, exact_scores, shared_error
-from attn_spec.bounds.intermediates import Intermediates, memoized
+from attn_spec.bounds.intermediates import Intermediates
+from attn_spec.bounds.memoized import of_forward_pass
 from attn_spec.bounds.replay import replay_of
 from attn_spec.bounds.running_error import Approximation, RunningErrors
 from attn_spec.contract.contract import ResolvedContract
@@ -22,7 +23,7 @@ from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def score_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Delta: error of the finished score, and of a sink as a score (:func:`sink_error`)."""
@@ -32,7 +33,7 @@ def score_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
     return np.where(forward.visible, delta, 0.0)
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def errors_after(forward: Intermediates, contract: ResolvedContract) -> dict[str, np.ndarray]:
     """Return the error of the score after each term, by option: by its theorem, or as its formula is evaluated."""
@@ -102,7 +103,7 @@ def approximate_score(contract: ResolvedContract, s: np.ndarray, delta: np.ndarr
     return Approximation(s, np.abs(s), delta, contract.stages.stored_scores.format, contract)
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def repeated_score_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Bound the difference of a score computed again from the first one, of the same operands, [.., Sq, Sk].

@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from attn_spec.bounds.forward.score_bounds import score_error
-from attn_spec.bounds.intermediates import Intermediates, memoized
+from attn_spec.bounds.intermediates import Intermediates
+from attn_spec.bounds.memoized import of_forward_pass
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.terms import term
 
@@ -24,7 +25,7 @@ def tiles_of(forward: Intermediates, contract: ResolvedContract) -> int:
     return contract.tiles(forward.problem.key_length) + term("a tile of the sink alone", int(own), 0)
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def below_maximum(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Bound how far a reference to the keys alone lies below the maximum with the sink, [.., Sq, 1].

@@ -15,7 +15,8 @@ from attn_spec.attention.terms import BENDS, used
 from attn_spec.bounds.forward.product_bounds import lowest_bits
 from attn_spec.bounds.forward.score_bounds import row_shift, score_error, shift_error
 from attn_spec.bounds.forward.sink_bounds import above_maximum, below_maximum, tiles_of
-from attn_spec.bounds.intermediates import Intermediates, memoized
+from attn_spec.bounds.intermediates import Intermediates
+from attn_spec.bounds.memoized import of_forward_pass
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.roundoff import elementary_error, gamma, is_power_of
 from attn_spec.contract.terms import count, guard, term, times
@@ -68,7 +69,7 @@ def _count_above(upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
     return n - not_above[..., n:]
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def log_weight_error(forward: Intermediates, contract: ResolvedContract) -> LogWeightError:
     """alpha with |log(w_hat / w)| <= alpha for every weight w = exp(s - m), m the kernel's own reference.
@@ -130,6 +131,7 @@ def log_weight_error(forward: Intermediates, contract: ResolvedContract) -> LogW
     )
 
 
+@of_forward_pass
 @np.errstate(all="ignore")
 def reference_rounding(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Bound the distance of the largest weight's exponent from 0, or from the reference's own distance, [.., Sq, 1].
@@ -227,7 +229,7 @@ def exponent_by_lse_error(forward: Intermediates, contract: ResolvedContract, E_
     return np.where(forward.visible, alpha, 0.0)
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def partial_lse_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Error of the log-sum-exp L_t of any part of a row, given its row sum l_t and reference m_t, [.., Sq, 1].
@@ -267,7 +269,7 @@ def partial_lse_error(forward: Intermediates, contract: ResolvedContract) -> np.
     )
 
 
-@memoized
+@of_forward_pass
 @np.errstate(all="ignore")
 def merge_weight_error(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Error of the logarithm of one computed e^(L_t - L), given L_t and L, for the part t of each key.

@@ -20,7 +20,8 @@ from attn_spec.bounds.backward.score_gradient_bounds import ScoreGradientError
 from attn_spec.bounds.forward import bounds
 from attn_spec.bounds.forward.bounds import ForwardBound, exact_output_error
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION, INFLATION
-from attn_spec.bounds.intermediates import Intermediates, memoized
+from attn_spec.bounds.intermediates import Intermediates
+from attn_spec.bounds.memoized import memoized
 from attn_spec.bounds.operand_bounds import heads_contract, parameters_given, values_pulled_back
 from attn_spec.bounds.running_error import Approximation, RunningErrors, finished, given, stored
 from attn_spec.contract.contract import ResolvedContract

@@ -23,7 +23,8 @@ from attn_spec.bounds.forward.bounds import ForwardBound
 from attn_spec.bounds.forward.domain import lse_fits
 from attn_spec.bounds.forward.output_bounds import output_cast
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION, INFLATION
-from attn_spec.bounds.intermediates import Intermediates, finite, memoized, repeated_keys
+from attn_spec.bounds.intermediates import Intermediates, finite, repeated_keys
+from attn_spec.bounds.memoized import memoized
 from attn_spec.bounds.operand_bounds import operand_error
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.coverage import says_nothing

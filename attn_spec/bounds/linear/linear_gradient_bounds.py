@@ -22,7 +22,7 @@ from attn_spec.bounds.backward.gradient_sums import (
     where_sums_fit,
 )
 from attn_spec.bounds.forward.row_sum_bounds import INFLATION
-from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, memoized
+from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite
 from attn_spec.bounds.linear.linear_bounds import (
     LinearError,
     linear_error,
@@ -30,6 +30,7 @@ from attn_spec.bounds.linear.linear_bounds import (
 )
 from attn_spec.bounds.linear.linear_gradient_domain import keys_fit, rows_fit
 from attn_spec.bounds.linear.linear_gradient_rows import RowGradientError, growth, row_errors, underflow
+from attn_spec.bounds.memoized import memoized
 from attn_spec.bounds.operand_bounds import pulled_back, unknown_operands
 from attn_spec.bounds.running_error import Approximation
 from attn_spec.contract.contract import ResolvedContract

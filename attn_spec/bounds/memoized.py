@@ -1,0 +1,62 @@
+"""Memoize what bounds say of intermediates: a bound is a sum of terms that several others need again."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.terms import state
+
+if TYPE_CHECKING:
+    from attn_spec.bounds.intermediates import Intermediates
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+#: Results of one function kept for intermediates: those of readings of a contract that are compared.
+KEPT = 4
+#: Stands for a result that is not known, since a result may be None.
+_UNKNOWN: Any = object()
+
+
+def memoized(
+    function: Callable[Concatenate[Intermediates, Given], Result],
+) -> Callable[Concatenate[Intermediates, Given], Result]:
+    """Return a function that memoizes its results as long as the intermediates live, apart by what is struck.
+
+    A result must not hold the intermediates, which would then live until the garbage collector ran.
+    """
+
+    @functools.wraps(function)
+    def looked_up(forward: Intermediates, *given: Given.args, **named: Given.kwargs) -> Result:
+        known = forward.results.setdefault(function, {})
+        key = (state(), given, *named.items()) if named else (state(), given)
+        found = known.get(key, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = function(forward, *given, **named)
+            while len(known) >= KEPT:
+                del known[next(iter(known))]
+            known[key] = found
+        return found
+
+    return looked_up
+
+
+def of_forward_pass(
+    function: Callable[Concatenate[Intermediates, ResolvedContract, Given], Result],
+) -> Callable[Concatenate[Intermediates, ResolvedContract, Given], Result]:
+    """Return a memoized function of the forward pass, whose results serve all readings of the backward pass.
+
+    It is given the contract without the fields of the backward pass, so that it cannot depend on one of them.
+    """
+    known: Any = memoized(function)
+
+    @functools.wraps(function)
+    def looked_up(
+        forward: Intermediates, contract: ResolvedContract, *given: Given.args, **named: Given.kwargs
+    ) -> Result:
+        return known(forward, contract.forward_pass, *given, **named)
+
+    return looked_up
