@@ -49,6 +49,11 @@ class Process:
         #: Declaration that the kernel's process sent when it began.
         self.told: Header | None = None
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The number of the process, if it runs."""
+        return () if self._running is None else (self._running.process.pid,)
+
     def begin(self) -> None:
         """Start the process unless it runs, without waiting until it has loaded the kernel.
 

@@ -26,15 +26,11 @@ class Remote(Strided):
         self.there = framework_named(name)
         self.wire = wire
         self._can_give: set[tuple[str, str]] = set()
-        facts = (
-            "name",
-            "usual",
-            "abilities",
-            "script_gives",
-            "script_takes",
-            "script_differentiates",
-        )  # each kernel has its own
-        vars(self).update({fact: getattr(self.there, fact) for fact in facts})
+        vars(self).update({fact: getattr(self.there, fact) for fact in FACTS})
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        return (*super().processes, *self.wire.process.numbers)
 
     @property
     def tensor_type(self) -> type:

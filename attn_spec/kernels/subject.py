@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -26,7 +25,7 @@ from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process
 from attn_spec.kernels.placement import EMPTY_STATES, PAGE_SIZES, TAILS, Placement
 from attn_spec.kernels.presentation import Handed, Presentation, shape_of
 from attn_spec.kernels.presentations import PRESENTATIONS
-from attn_spec.kernels.time_limit import COMPILING, OutOfTime, crowding, time_limit
+from attn_spec.kernels.time_limit import COMPILING, Guard, OutOfTime, crowding, no_guard, time_limit
 from attn_spec.numbers import bits
 from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.dtypes import Dtypes, dtype_of
@@ -37,7 +36,6 @@ from attn_spec.problem.shape_spec import AskedShape
 from attn_spec.problem.used_places import used_places
 
 #: Context manager around a call, made from the seconds that the call may take.
-Guard = Callable[[float], AbstractContextManager[Any]]
 #: Function that gives a tensor another layout in memory, see ``memory``.
 Arrange = Callable[[Any], Any]
 #: Seconds that one kernel call may take, and those for each batch entry if these are more: a kernel may take tens of
@@ -58,8 +56,8 @@ class Subject:
     dtype: str
     device: str = "cpu"
     call_limit: float = CALL_LIMIT
-    #: Context manager entered around every call, with the seconds it may take; a search passes :func:`last_resort`.
-    guard: Guard = contextlib.nullcontext
+    #: Guard of every call; a search passes :func:`last_resort`.
+    guard: Guard = no_guard
     #: Number of backward passes through the graph of one forward call; the gradients are from the last pass.
     passes: int = 1
     #: Shapes that a user asks for, at which the kernel is examined too.
@@ -354,14 +352,15 @@ class Subject:
     @contextlib.contextmanager
     def _guarded(self, what: str, part: Problem) -> Iterator[None]:
         crowded, plain = crowding(), max(self.seconds, SECONDS_OF_ENTRY * part.batch)
-        limit = plain * crowded
+        limit, processes = plain * crowded, self.framework.processes
         try:
-            with restoring(self.kernel), self.guard(limit), time_limit(limit):
+            with restoring(self.kernel), self.guard(limit) as postpone, time_limit(limit, plain, processes, postpone):
                 yield
         except OutOfTime as error:
             told = f"the kernel's {what} {_LATE} {plain:.3g} s"
-            if crowded > 1:
-                told += f", nor within {limit:.3g} s, as {crowded:.2g} processes shared each core"
+            if error.allowed > plain:
+                shared = f"{crowded:.2g} processes" if crowded > 1 else "others"
+                told += f", nor within {error.allowed:.3g} s, as {shared} shared each core"
             slow = "" if self.kernel.slowness > 1 else ", or declare slowness=100 for smaller problems"
             raise CallFailed(f"{told}; if calls are slow and do not hang, raise --call-limit{slow}") from error
         except (Exception, SystemExit) as error:

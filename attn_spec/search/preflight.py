@@ -6,7 +6,6 @@ For an undecorated callable, dtypes and shape abilities that nobody named are tr
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,8 +25,8 @@ from attn_spec.kernels.memory import of_two_axes
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.signatures.table import SIGNATURES
-from attn_spec.kernels.subject import CALL_LIMIT, Guard, Subject, was_late
-from attn_spec.kernels.time_limit import last_resort
+from attn_spec.kernels.subject import CALL_LIMIT, Subject, was_late
+from attn_spec.kernels.time_limit import Guard, last_resort, no_guard
 from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import INPUT_DTYPES
 from attn_spec.problem.abilities import ABILITIES
@@ -102,7 +101,7 @@ def preflight(
     check_dtypes(kernel, dtypes)
     _check_backward(kernel)
     _check_destinations(kernel)
-    guard = contextlib.nullcontext if kernel.isolated else guard
+    guard = no_guard if kernel.isolated else guard
     subjects = [Subject(kernel, dtype, device, call_limit, guard) for dtype in dtypes or kernel.dtypes]
     refused: dict[str, str] = {}
     if not kernel.declared:

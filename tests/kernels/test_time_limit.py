@@ -4,13 +4,22 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.kernels.subject import Subject
-from attn_spec.kernels.time_limit import GRACE, OutOfTime, crowding, ended_after, time_limit
+from attn_spec.kernels.time_limit import (
+    GRACE,
+    MOST_CROWDED,
+    OutOfTime,
+    crowding,
+    ended_after,
+    time_limit,
+    waited,
+)
 from attn_spec.search.drawing.regimes import Recipe
 
 
@@ -71,6 +80,61 @@ def test_a_call_of_many_sequences_may_take_its_time_for_each(monkeypatch):
     with pytest.raises(CallFailed, match=r"within 0\.2 s; if calls are slow"):
         subject(Recipe(batch=20).problem())
     subject(Recipe(batch=200).problem())
+
+
+@pytest.fixture
+def starved(monkeypatch):
+    """Have processes that wait for a core for a share of the time."""
+
+    def make(share):
+        began = time.monotonic()
+
+        def waits(processes):
+            return share * (time.monotonic() - began) * len(processes)
+
+        monkeypatch.setattr("attn_spec.kernels.time_limit.waited", waits)
+
+    return make
+
+
+def test_a_call_has_its_seconds_beside_those_in_which_it_waits_for_a_core(starved):
+    postponed = []
+
+    starved(0.9)
+    with time_limit(0.1, 0.1, (1,), postponed.append):
+        time.sleep(0.25)
+    assert 0 < postponed[0] < 0.1
+
+    starved(0.75)
+    with pytest.raises(OutOfTime) as late, time_limit(0.1, 0.1, (1,)):
+        time.sleep(5)
+    assert late.value.allowed > 0.3
+
+
+def test_a_call_that_does_nothing_but_wait_for_a_core_ends_too(starved):
+    starved(1.0)
+
+    with pytest.raises(OutOfTime) as late, time_limit(0.05, 0.05, (1,)):
+        time.sleep(5)
+    assert late.value.allowed > 0.05 * MOST_CROWDED / 2
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="this system does not say how long a process waits"
+)
+def test_processes_that_share_a_core_wait_for_it():
+    core = min(os.sched_getaffinity(0))
+    spins = f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    crowd = [subprocess.Popen([sys.executable, "-c", spins]) for _ in range(2)]
+    numbers, end = [each.pid for each in crowd], time.monotonic() + 20
+    while not (delays := waited(numbers)) and time.monotonic() < end:
+        time.sleep(0.05)
+    for each in crowd:
+        each.kill()
+        each.wait()
+
+    assert delays > 0
+    assert waited(numbers) == 0  # they are gone
 
 
 def test_what_ended_a_process_tells_the_limit_of_its_call():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -44,6 +45,11 @@ class Framework(ABC):
     #: Statements for a script without attn-spec that return the list ``call(inputs)`` and the gradients in the list
     #: ``inputs``. The gradients come from ``passes`` backward passes with ``cotangents`` of the first results.
     script_differentiates: ClassVar[str] = "raise NotImplementedError"
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Numbers of the processes that a call keeps busy."""
+        return (os.getpid(),)
 
     @property
     @abstractmethod
