@@ -85,8 +85,12 @@ def _clashes(name: str, shape: AskedShape) -> bool:
 
 
 def check_taken(subject: Subject, problem: Problem) -> None:
-    """Raise :class:`NotTaken` if the problem uses an option or ability that the kernel does not declare."""
-    if missing := sorted(name for name in problem.options() if not subject.supports(name)):
+    """Raise :class:`NotTaken` if the problem uses an option or ability that the kernel does not declare.
+
+    An option that every call of the kernel uses, such as causality, is declared by that alone.
+    """
+    asked = problem.options() - set(subject.kernel.limits.always)
+    if missing := sorted(name for name in asked if not subject.supports(name)):
         raise NotTaken(f"the kernel does not declare {', '.join(missing)}")
 
 

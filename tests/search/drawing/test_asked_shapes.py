@@ -2,6 +2,7 @@
 
 import signal
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -66,6 +67,23 @@ def reads_one_key_more(q, k, v, seqused_k=None):
     s = np.where(seen, q @ k.swapaxes(-1, -2) / np.float32(q.shape[-1] ** 0.5), -np.inf)
     p = np.exp(s - s.max(axis=-1, keepdims=True))
     return (p / p.sum(axis=-1, keepdims=True)) @ v
+
+
+def causal_only(q, k, v, *, diagonal=0):
+    """Attend causally in every call."""
+    s = q @ k.swapaxes(-1, -2) / np.float32(q.shape[-1] ** 0.5)
+    s = np.where(np.tri(q.shape[2], k.shape[2], diagonal, dtype=bool), s, -np.inf)
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    return (p / p.sum(axis=-1, keepdims=True)) @ v
+
+
+@pytest.mark.parametrize(("diagonal", "verdict"), [(0, Verdict.HELD), (1, Verdict.REFUTED)])
+def test_an_option_that_every_call_uses_needs_no_other_declaration(diagonal, verdict):
+    kernel = of(partial(causal_only, diagonal=diagonal), always=("causal",), name="causal")
+    kernel = replace(kernel, supports=kernel.supports - {"causal"})  # as the signatures of operators have it
+    (found, *_) = examine(ROWS, asked(kernel, AskedShape.parse("H=2,S=40,D=4")))
+
+    assert found.verdict == verdict
 
 
 def test_a_shape_may_give_the_numbers_of_keys_of_each_sequence():
