@@ -58,12 +58,16 @@ class Target:
         return inspect.signature(self.function)
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all arguments of a call by the names of parameters. Raises ``TypeError`` as the call would."""
+        """Return all arguments of a call by the names of parameters. Raises ``TypeError`` as the call would.
+
+        Keyword arguments that the function ignores are left out.
+        """
         if self.row is not None:
             names = list(self.row.named)
             if len(args) > len(names):
                 raise TypeError(f"{len(args)} arguments are more than the signature {self.row.name} has")
-            return {**dict(zip(names, args, strict=False)), **kwargs}
+            passed = {**dict(zip(names, args, strict=False)), **kwargs}
+            return {name: x for name, x in passed.items() if name in names} if self.row.ignores_others else passed
         bound = self._parameters.bind(*args, **kwargs)
         bound.apply_defaults()
         further: dict[str, Any] = {}

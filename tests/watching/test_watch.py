@@ -288,3 +288,18 @@ def test_a_merge_of_states_is_judged(monkeypatch):
     with watch("flashinfer.cascade:merge_state", keep=None) as tallies:
         module.merge_state(*states)
     assert (tallies[0].judged, tallies[0].left) == (1, Counter())
+
+
+def test_arguments_that_a_function_ignores_are_no_part_of_a_call(monkeypatch):
+    def eager(module, query, key, value, *masks, scaling, **ignored):
+        return functional.scaled_dot_product_attention(query, key, value, scale=scaling).transpose(1, 2), None
+
+    places = ["transformers", "models", "llama", "modeling_llama"]
+    for depth in range(1, 5):
+        monkeypatch.setitem(sys.modules, ".".join(places[:depth]), types.ModuleType(places[depth - 1]))
+    llama: Any = sys.modules[".".join(places)]
+    llama.eager_attention_forward = eager
+
+    with watch(f"{'.'.join(places)}:eager_attention_forward", keep=None) as tallies:
+        llama.eager_attention_forward(None, *qkv(), None, scaling=0.5, position_ids=torch.arange(9), use_cache=True)
+    assert (tallies[0].signature, tallies[0].judged, tallies[0].left) == ("hf", 1, Counter())

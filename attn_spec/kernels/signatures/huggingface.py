@@ -39,8 +39,13 @@ HF_EAGER = Signature(
     limits=Limits(least_keys=1),
     swapped={"output": (1, 2)},
     answer=lambda result, passed: (result[0], None),
+    ignores_others=True,
     facts=(
         _SWAPPED,
+        Fact(
+            says="further keyword arguments, such as position_ids, are taken and change no answer",
+            source="transformers 5.24, modeling_llama.py, eager_attention_forward: **kwargs",
+        ),
         Fact(
             says="a query whose keys all have -inf in attention_mask gives NaN; those of transformers are finite",
             source="torch 2.13, run: softmax of -inf alone",

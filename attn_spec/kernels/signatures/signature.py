@@ -125,6 +125,8 @@ class Signature:
     swapped: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     #: True if heads and dimensions are one axis of the library's output, behind the presentation's others.
     joins_heads: bool = False
+    #: True if the function takes further keyword arguments, none of which changes an answer. A model passes them on.
+    ignores_others: bool = False
     #: Function from what all arguments of a call say to the same with the presentation's axes. It raises
     #: :class:`SignatureError`.
     opened: Callable[[dict[str, Any]], dict[str, Any]] = _as_they_are
