@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -103,6 +104,17 @@ class Installed:
             check=False,
             timeout=limit,
         )
+
+    def version(self, package: str) -> str:
+        """Return the version of a distribution that is installed there; empty if it is not."""
+        program = f"from importlib.metadata import version; print(version({package!r}))"
+        return self.run(["python", "-c", program], self.commands).stdout.strip()
+
+
+def processor_seconds() -> float:
+    """Return the processor seconds of the processes that were run and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def made(environment: Environment, folder: Path) -> Installed:

@@ -1,76 +1,45 @@
-"""The examination of an implementation: ``attn-spec certify`` in its environment, and the scripts of its defects."""
+"""The examination of an implementation: its certificate, its verdict at a production size, and its findings."""
 
 from __future__ import annotations
 
-import json
-import math
-import resource
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 
-from attn_spec import atomic
 from attn_spec.evidence.certificate import Certificate
-from attn_spec.evidence.certificate import Finding as Found
-from attn_spec.search.verdict import Verdict
 
+from . import production_shape, stale_findings, verdicts
+from .certification import certified
 from .environments import Installed
-from .findings import SCRIPTS, Finding, as_known_defects
+from .findings import Finding
 from .implementations import Implementation
-from .outcome import COULD_NOT_RUN, Outcome, Refutation
-
-#: Seconds that a script of a defect may take.
-SCRIPT_LIMIT = 300.0
-#: Exit status of a script that shows its defect; Python ends with 1 where a script fails, for instance to import.
-SHOWN = 3
+from .outcome import COULD_NOT_RUN, Outcome
 
 
 def examine(
     implementation: Implementation, findings: Sequence[Finding], installed: Installed, *, profile: str, workers: int
 ) -> Outcome:
-    """Certify one implementation in its environment."""
-    with tempfile.TemporaryDirectory() as name:
-        known, written = Path(name) / "known.toml", Path(name) / "certificate.json"
-        command = ["attn-spec", "certify", implementation.spec, *_options(implementation)]
-        command += ["--profile", profile, "--workers", str(workers), "--output", str(written)]
-        if findings:
-            atomic.write(known, as_known_defects(findings))
-            command += ["--known-defects", str(known)]
-        before = _processor_seconds()
-        done = installed.run(command, Path(name))
-        seconds = _processor_seconds() - before
-        if not written.is_file():
-            told = (done.stderr or done.stdout).strip().splitlines()
-            return Outcome(
-                implementation=implementation.name,
-                result=COULD_NOT_RUN,
-                reason=told[-1] if told else "no output",
-                seconds=seconds,
-            )
-        document = Certificate.model_validate(json.loads(written.read_text(encoding="utf-8")))
-    return outcome(implementation, document, findings, seconds)
+    """Certify one implementation in its environment, at small problems and at its shape of a production size."""
+    effort = ("--profile", profile, "--workers", str(workers))
+    run = certified(implementation, findings, installed, *effort)
+    stale = [*stale_findings.about_unknown_properties(findings), *stale_findings.without_evidence(findings, installed)]
+    if run.document is None:
+        facts = {"result": COULD_NOT_RUN, "reason": run.reason, "stale": tuple(stale)}
+        return Outcome(implementation=implementation.name, seconds=run.seconds, **facts)
+    stale += stale_findings.mended(findings, run.document, verdicts.confirmed(run.document, findings))
+    has_groups = "gqa" in run.document.declarations.supports
+    at_shape, further = production_shape.examine(implementation, findings, installed, *effort, has_groups=has_groups)
+    found = outcome(implementation, run.document, findings)
+    return replace(
+        found,
+        refutations=(*found.refutations, *further),
+        at_shape=at_shape,
+        stale=tuple(stale),
+        seconds=run.seconds,
+    )
 
 
-def _options(implementation: Implementation) -> list[str]:
-    options = [part for dtype in implementation.dtypes for part in ("--dtype", dtype)]
-    words = {name: getattr(implementation, name) for name in ("signature", "contract", "supports")}
-    return options + [part for word, value in words.items() if value for part in (f"--{word}", value)]
-
-
-def _processor_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def outcome(
-    implementation: Implementation, document: Certificate, findings: Sequence[Finding], seconds: float
-) -> Outcome:
+def outcome(implementation: Implementation, document: Certificate, findings: Sequence[Finding]) -> Outcome:
     """Return what a certificate says of an implementation."""
-    shown = [(one.id, dtype, found) for one in document.properties for dtype, found in one.dtypes.items()]
-    bad = (Verdict.REFUTED, Verdict.KNOWN)
-    ratios = [
-        float.fromhex(found.ratio.hex) for _, _, found in shown if found.ratio is not None and found.verdict not in bad
-    ]
     planted = sum(len(one.planted) for one in document.power)
     packages = {_plain(name): version for name, version in document.subject.packages.items()}
     return Outcome(
@@ -81,9 +50,8 @@ def outcome(
         contracts={dtype: str(fields["summary"]) for dtype, fields in document.declarations.contracts.items()},
         counts={word: number for word, number in document.summary.items() if number},
         power=(planted - sum(len(one.unseen) for one in document.power), planted),
-        ratio=max((ratio for ratio in ratios if math.isfinite(ratio)), default=None),
-        refutations=tuple(_refutation(*one, findings) for one in shown if one[2].verdict in bad),
-        seconds=round(seconds, 1),
+        ratio=verdicts.largest_ratio(document),
+        refutations=verdicts.refutations(document, findings),
     )
 
 
@@ -95,18 +63,3 @@ def _plain(name: str) -> str:
 def _version(told: str) -> str:
     """Return the version alone of a package that a certificate names with the digest of its files."""
     return told.partition(",")[0].partition(" ")[0]
-
-
-def _refutation(property_id: str, dtype: str, found: Found, findings: Sequence[Finding]) -> Refutation:
-    known, message = found.verdict is Verdict.KNOWN, found.message
-    judged = next((one.reason for one in findings if known and message.startswith(one.reason)), "")
-    while judged and message.startswith(judged):  # once for each entry that covers the refutation
-        message = message.removeprefix(judged).removeprefix("; ").removeprefix(". ")
-    first = next(iter(message.splitlines()), "")
-    return Refutation(property_id=property_id, dtype=dtype, message=first, hints=found.hints, judged=judged)
-
-
-def shows(script: str, installed: Installed) -> bool:
-    """Return whether a script shows its defect with the packages of an environment."""
-    with tempfile.TemporaryDirectory() as name:
-        return installed.run(["python", str(SCRIPTS / script)], Path(name), SCRIPT_LIMIT).returncode == SHOWN

@@ -6,7 +6,7 @@ They stand in ``findings.toml``. A refutation without an entry is shown as "not 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,9 +83,13 @@ def _finding(row: dict[str, Any]) -> Finding:
     return Finding(**{**row, **lists})
 
 
-def as_known_defects(findings: Iterable[Finding]) -> str:
-    """Return the text of a file for ``--known-defects`` that expects the refutations of these findings."""
-    return "\n".join(_table(defect) for finding in findings for defect in finding.defects)
+def as_known_defects(findings: Iterable[Finding], properties: Container[str]) -> str:
+    """Return the text of a file for ``--known-defects`` that expects the refutations of these findings.
+
+    Entries about none of the ``properties`` are left out, which the command refuses. The text is empty without entries.
+    """
+    every = (defect for finding in findings for defect in finding.defects)
+    return "\n".join(_table(one) for one in every if one.property is None or one.property in properties)
 
 
 def _table(defect: Defect) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from attn_spec.watching.tally import Tally
 
 from .environments import ReleasedError
 
@@ -33,6 +35,35 @@ class Refutation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stale:
+    """A finding that the examination does not confirm as it is written."""
+
+    #: Reason of the finding.
+    reason: str
+    #: Continuation of a sentence about the finding: what the examination met instead.
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtShape:
+    """The verdict on one implementation at a shape of a production size."""
+
+    shape: str
+    #: Result of the certificate, or COULD_NOT_RUN.
+    result: str
+    #: Reason why nothing, or not all, was judged or timed; empty if all was.
+    reason: str = ""
+    #: Largest error / bound, of properties that are not refuted; None if none measures an error.
+    ratio: float | None = None
+    #: Problems, each with the share of its answer that was judged.
+    looked_at: tuple[str, ...] = ()
+    #: Seconds of processor time of the examination.
+    seconds: float = 0.0
+    #: Seconds of processor time of one call of the implementation, by pass.
+    call_seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """The verdict on one implementation."""
 
@@ -52,7 +83,11 @@ class Outcome:
     power: tuple[int, int] = (0, 0)
     #: Largest error / bound, of properties that are not refuted; None if none measures an error.
     ratio: float | None = None
+    #: Refutations, with those at the shape of a production size.
     refutations: tuple[Refutation, ...] = ()
+    #: Verdict at that shape; None if the implementation was not examined there.
+    at_shape: AtShape | None = None
+    stale: tuple[Stale, ...] = ()
     #: Seconds of processor time.
     seconds: float = 0.0
 
@@ -62,41 +97,70 @@ class Outcome:
         return tuple(one for one in self.refutations if not one.judged)
 
 
-def to_json(outcomes: Iterable[Outcome], about: Mapping[str, Any]) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """The verdict on the calls that models of one project made under a watch."""
+
+    #: Name of the watch run's row.
+    name: str
+    #: Result, in the words of a certificate, or COULD_NOT_RUN with the reason.
+    result: str
+    reason: str = ""
+    #: Version of the project's distribution.
+    version: str = ""
+    #: Tallies of the watched functions.
+    functions: tuple[Tally, ...] = ()
+    #: Seconds of processor time.
+    seconds: float = 0.0
+
+    @property
+    def refuted(self) -> int:
+        """Number of refuted calls and backward passes."""
+        return sum(len(one.refuted) for one in self.functions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """All outcomes of a page by name, and what else its JSON states."""
+
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    watched: Mapping[str, Watched] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+def to_json(outcomes: Iterable[Outcome], watched: Iterable[Watched], about: Mapping[str, Any]) -> str:
     """Return the document of some outcomes; ``about`` is the date, the machine and the effort."""
-    return json.dumps({"schema": SCHEMA, **about, "outcomes": [asdict(one) for one in outcomes]}, indent=1) + "\n"
+    parts = {"outcomes": [asdict(one) for one in outcomes], "watched": [_fields(one) for one in watched]}
+    return json.dumps({"schema": SCHEMA, **about, **parts}, indent=1) + "\n"
 
 
-def from_json(text: str) -> tuple[dict[str, Outcome], dict[str, Any]]:
-    """Return the outcomes of a document by implementation, and what else it states. Raises :class:`ReleasedError`."""
+def _fields(one: Watched) -> dict[str, Any]:
+    return {**asdict(replace(one, functions=())), "functions": [tally.to_json() for tally in one.functions]}
+
+
+def from_json(text: str) -> Document:
+    """Return the outcomes of a document, which may be older than shapes and watches. Raises :class:`ReleasedError`."""
     try:
         found = json.loads(text)
         if found.pop("schema") != SCHEMA:
             raise ReleasedError(f"the document is not of version {SCHEMA}; make it again with `make released`")
         outcomes = [_outcome(one) for one in found.pop("outcomes")]
+        watched = [_watched(one) for one in found.pop("watched", [])]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReleasedError(f"the document is none that `make released` writes: {error}") from error
-    return {one.implementation: one for one in outcomes}, found
+    return Document(
+        outcomes={one.implementation: one for one in outcomes}, watched={one.name: one for one in watched}, about=found
+    )
 
 
 def _outcome(fields: dict[str, Any]) -> Outcome:
     refutations = tuple(Refutation(**{**one, "hints": tuple(one["hints"])}) for one in fields["refutations"])
-    return Outcome(**{**fields, "refutations": refutations, "power": tuple(fields["power"])})
+    stale = tuple(Stale(**one) for one in fields.get("stale", ()))
+    shape = fields.get("at_shape")
+    at_shape = None if shape is None else AtShape(**{**shape, "looked_at": tuple(shape["looked_at"])})
+    parts = {"refutations": refutations, "power": tuple(fields["power"]), "stale": stale, "at_shape": at_shape}
+    return Outcome(**{**fields, **parts})
 
 
-def changes(before: Mapping[str, Outcome], after: Iterable[Outcome]) -> list[str]:
-    """Return a line for each implementation whose version, result or refutations differ from an earlier document's."""
-    found = []
-    for one in after:
-        old = before.get(one.implementation)
-        if old is None:
-            found.append(f"{one.implementation}: new, {one.result}")
-            continue
-        told = [f"{old.result} before, {one.result} now"] if old.result != one.result else []
-        was, now = ({each.place for each in outcome.refutations} for outcome in (old, one))
-        told += [f"{place} is refuted" for place in sorted(now - was)]
-        told += [f"{place} is not refuted any more" for place in sorted(was - now)]
-        versions = f"{old.version} to {one.version}" if old.version != one.version else one.version
-        if told or old.version != one.version:
-            found.append(f"{one.implementation} ({versions}): {'; '.join(told) or 'the same verdicts'}")
-    return found
+def _watched(fields: dict[str, Any]) -> Watched:
+    return Watched(**{**fields, "functions": tuple(Tally.from_json(one) for one in fields["functions"])})

@@ -9,13 +9,24 @@ from typing import Any
 
 import jinja2
 
+from attn_spec.watching.tally import Tally
+
 from .. import errors
 from ..errors import svg, tables
+from .conclusion import conclusions
 from .findings import SCRIPTS, WORDS, Finding
 from .implementations import Implementation
-from .outcome import COULD_NOT_RUN, Outcome, Refutation
+from .outcome import COULD_NOT_RUN, AtShape, Outcome, Refutation, Watched
+from .watch_runs import WatchRun
 
-OVERVIEW = ("implementation", "version", "called by", "contract", "held", "refuted", "planted errors seen", "seconds")
+OVERVIEW = (
+    *("implementation", "version", "called by", "contract", "held", "refuted", "planted errors seen", "seconds"),
+    "error / bound at a production size, seconds, those of a call",
+)
+WATCHED = (
+    *("project", "version", "function", "calls", "judged", "backward passes judged", "error / bound", "refuted"),
+    "not judged",
+)
 OPEN = "not judged yet"
 #: Refutations without a finding that a page lists in full for each implementation.
 LISTED = 20
@@ -51,20 +62,68 @@ class Shown:
         """Return the refutations that a finding covers."""
         return [one for one in self.outcome.refutations if one.judged == finding.reason]
 
+    def stale(self, finding: Finding) -> list[str]:
+        """Return what the examination met in place of what a finding says; empty for a finding that it confirms."""
+        return [one.why for one in self.outcome.stale if one.reason == finding.reason]
+
     @property
     def cells(self) -> list[str]:
         """Line of the overview, under ``OVERVIEW``."""
         one = self.outcome
         first = [self.title, one.version, self.called_by]
+        last = [f"{one.seconds:.0f}", at_shape(one.at_shape)]
         if one.result == COULD_NOT_RUN:
-            return [*first, "", f"{one.result}: {one.reason}", "", "", f"{one.seconds:.0f}"]
+            return [*first, "", f"{one.result}: {one.reason}", "", "", *last]
         judged = ", ".join(f"{number} {word}" for word, number in self.words.items()) or "0"
         power = f"{one.power[0]} of {one.power[1]}" if one.power[1] else ""
         contracts = "; ".join(dict.fromkeys(one.contracts.values()))
         held = str(one.counts.get("held", 0))
         if few := one.counts.get("not exercised", 0):
             held += f", {few} not exercised"
-        return [*first, contracts, held, judged, power, f"{one.seconds:.0f}"]
+        return [*first, contracts, held, judged, power, *last]
+
+    @property
+    def shape(self) -> str:
+        """Sentence about the examination at a production size; empty if there was none."""
+        one = self.outcome.at_shape
+        if one is None:
+            return ""
+        result = f"{one.result}: {one.reason}" if one.reason else one.result
+        calls = "".join(f"; {seconds:.2g} s of a {way} pass" for way, seconds in one.call_seconds.items())
+        ratio = "" if one.ratio is None else f"; largest error / bound {tables.number(one.ratio)}"
+        return f"At {one.shape}: {result}{ratio}; {one.seconds:.0f} s{calls}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownRun:
+    """One watch run with its outcome."""
+
+    row: WatchRun
+    outcome: Watched
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """Lines under ``WATCHED``, one for each function, or one that says why there is none."""
+        one = self.outcome
+        first = [self.row.project, one.version]
+        if not one.functions:
+            return [[*first, "", "", "", "", "", "", f"{one.result}: {one.reason}"]]
+        return [[*first, *_seen(each)] for each in one.functions]
+
+
+def _seen(one: Tally) -> list[str]:
+    counts = [f"{count:,}" for count in (one.calls, one.judged, one.judged_backward)]
+    ratio = tables.number(one.ratio) if one.judged else ""
+    return [one.function, *counts, ratio, str(len(one.refuted)), "; ".join(one.unjudged)]
+
+
+def at_shape(one: AtShape | None) -> str:
+    """Return the largest error / bound at a production size, the seconds, and those of a call by pass."""
+    if one is None:
+        return ""
+    ratio = tables.number(one.ratio) if one.result == "passed" and one.ratio is not None else one.result
+    calls = " + ".join(f"{seconds:.2g}" for seconds in one.call_seconds.values())
+    return ", ".join(filter(None, (ratio, f"{one.seconds:.0f} s", calls and f"{calls} s")))
 
 
 def headline(shown: Sequence[Shown]) -> str:
@@ -90,7 +149,14 @@ def script_of(finding: Finding) -> str:
     return (SCRIPTS / finding.script).read_text(encoding="utf-8") if finding.script else ""
 
 
-def html(shown: Sequence[Shown], about: Mapping[str, Any], changes: Sequence[str] = ()) -> str:
+def to_look_at(shown: Sequence[Shown], runs: Sequence[ShownRun]) -> list[str]:
+    """Return the sentences with which the command ends."""
+    return [sentence for _, sentence in conclusions((one.outcome for one in shown), (run.outcome for run in runs))]
+
+
+def html(
+    shown: Sequence[Shown], runs: Sequence[ShownRun], about: Mapping[str, Any], changes: Sequence[str] = ()
+) -> str:
     """Return the page. Equal arguments give equal bytes."""
     packages = (str(__package__), errors.__name__)  # the errors package holds the style of all pages
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader(package, ".") for package in packages])
@@ -101,6 +167,9 @@ def html(shown: Sequence[Shown], about: Mapping[str, Any], changes: Sequence[str
         words=WORDS,
         header=OVERVIEW,
         shown=shown,
+        to_look_at=to_look_at(shown, runs),
+        watched=WATCHED,
+        runs=[cells for run in runs for cells in run.cells],
         script_of=script_of,
         listed=LISTED,
         changes=changes,
@@ -109,7 +178,9 @@ def html(shown: Sequence[Shown], about: Mapping[str, Any], changes: Sequence[str
     )
 
 
-def markdown(shown: Sequence[Shown], about: Mapping[str, Any], changes: Sequence[str] = ()) -> str:
+def markdown(
+    shown: Sequence[Shown], runs: Sequence[ShownRun], about: Mapping[str, Any], changes: Sequence[str] = ()
+) -> str:
     """Return the page for a pull request or a job summary."""
     parts = [
         f"# {headline(shown)}",
@@ -117,6 +188,11 @@ def markdown(shown: Sequence[Shown], about: Mapping[str, Any], changes: Sequence
         f"## Overview\n\n{tables.table(OVERVIEW, [one.cells for one in shown])}",
         "## How a refutation was judged\n\n" + "\n".join(f"- **{word}**: {what}" for word, what in WORDS.items()),
     ]
+    if sentences := to_look_at(shown, runs):
+        parts.append("## To look at\n\n" + "\n".join(f"- {sentence}" for sentence in sentences))
+    if runs:
+        lines = [cells for run in runs for cells in run.cells]
+        parts.append(f"## Watched models\n\n{tables.table(WATCHED, lines)}")
     if changes:
         parts.append("## Changes\n\n" + "\n".join(f"- {change}" for change in changes))
     parts += ["\n\n".join(_section(one)) for one in shown]
@@ -127,9 +203,12 @@ def markdown(shown: Sequence[Shown], about: Mapping[str, Any], changes: Sequence
 def _section(one: Shown) -> Iterable[str]:
     yield f"## {one.title}"
     yield "\n".join(f"- {fact.says} ({fact.source})" for fact in one.row.known) or "Nothing is declared."
+    if one.outcome.at_shape is not None:
+        yield "\n".join((one.shape, "", *(f"- {text}" for text in one.outcome.at_shape.looked_at))).rstrip()
     for finding in one.findings:
         places = [f"  - `{covered.place}`: {covered.message}" for covered in one.of(finding)]
-        yield "\n".join((f"- **{finding.word}**: {finding.reason} ({finding.source})", *places))
+        stale = [f"  - This finding {why}." for why in one.stale(finding)]
+        yield "\n".join((f"- **{finding.word}**: {finding.reason} ({finding.source})", *stale, *places))
         if finding.script:
             yield f"```python\n{script_of(finding)}```"
     if one.outcome.open:

@@ -4,10 +4,17 @@
 
     python -m attn_spec.reports.released.report --only torch-sdpa --baseline reports/gallery/released.json
 
-Three files are written after each implementation: PATH.html, PATH.md and PATH.json. With ``--baseline``, the page says
-which verdicts differ from those of an earlier PATH.json. With ``--only``, outcomes of other implementations are taken
-from it. Exit status 0: each refutation is judged, and each script shows its defect, twice. Exit status 1: one is not
-judged, or a script shows none.
+Each implementation is certified at small problems and at one shape of a production size. Models of some projects run
+under a watch. Three files are written after each implementation: PATH.html, PATH.md and PATH.json. With ``--baseline``,
+the page says what differs from an earlier PATH.json. With ``--only``, other outcomes are taken from it.
+
+Exit statuses are those of ``attn-spec``, and the last lines name the implementations that they are about:
+
+- 0: every implementation and every model was examined, each refutation is judged, and each finding is confirmed.
+- 1: a refutation is not judged, or a call of a model is refuted.
+- 2: the command could not run.
+- 3: an implementation or a model could not run, or was not examined enough; or a finding is not confirmed, because the
+  project mended it, its script shows no defect, or it names a property that does not exist.
 """
 
 from __future__ import annotations
@@ -20,18 +27,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attn_spec import __version__, atomic
+from attn_spec.cli.exit_codes import COULD_NOT_RUN
 from attn_spec.nearest_names import suggestion
 
-from . import examination, findings, page
+from . import examination, findings, page, watch_runs
+from .changes import changes
+from .conclusion import conclusions, status
 from .environments import ReleasedError, by_name, made
 from .implementations import IMPLEMENTATIONS, Implementation
 from .implementations import by_name as implementations_by_name
-from .outcome import Outcome, changes, from_json, to_json
+from .outcome import Document, Outcome, Watched, from_json, to_json
 
 #: Folder of the environments, beside the cases of failed searches.
 FOLDER = Path(".attn-spec") / "released"
-#: Runs of a script that must show a defect.
-RUNS = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,13 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(options)
     except ReleasedError as error:
         sys.stderr.write(f"{error}\n")
-        return 2
+        return COULD_NOT_RUN
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Certify released implementations, and write their page.")
     parser.add_argument("--output", type=Path, default=Path("released.html"), help="path of the page")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="examine this implementation alone")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="examine this implementation or watch run alone"
+    )
     parser.add_argument("--baseline", type=Path, help="JSON of an earlier page, with which this one is compared")
     parser.add_argument("--profile", default="ci", choices=("smoke", "ci", "certify"))
     parser.add_argument("--workers", type=int, default=2)
@@ -57,21 +67,22 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _report(options: argparse.Namespace) -> int:
     chosen, known = _chosen(options.only), findings.read()
     before = _before(options.baseline)
-    outcomes = {name: before[name] for name in implementations_by_name() if name in before and name not in chosen}
-    silent = False
-    for row in chosen.values():
-        sys.stderr.write(f"certifying {row.name}\n")
-        installed, own = made(by_name()[row.environment], FOLDER.resolve()), _of(row, known)
-        outcomes[row.name] = examination.examine(row, own, installed, profile=options.profile, workers=options.workers)
-        for script in (one.script for one in own if one.script):
-            if not all(examination.shows(script, installed) for _ in range(RUNS)):
-                sys.stderr.write(f"{script} shows no defect of {row.name}; mend the script, or remove the finding\n")
-                silent = True
-        _write(options, _ordered(outcomes), known, before)  # an examination of hours may be interrupted
-    left = [one.implementation for one in _ordered(outcomes) if one.open]
-    if left:
-        sys.stderr.write(f"refutations are not judged: {', '.join(left)}; add them to {findings.FINDINGS.name}\n")
-    return 1 if silent or left else 0
+    rows, runs = implementations_by_name(), watch_runs.by_name()
+    outcomes = {name: before.outcomes[name] for name in rows if name in before.outcomes and name not in chosen}
+    watched = {name: before.watched[name] for name in runs if name in before.watched and name not in chosen}
+    for name in chosen:
+        sys.stderr.write(f"examining {name}\n")
+        installed = made(by_name()[(rows.get(name) or runs[name]).environment], FOLDER.resolve())
+        if name in rows:
+            effort = {"profile": options.profile, "workers": options.workers}
+            outcomes[name] = examination.examine(rows[name], _of(rows[name], known), installed, **effort)
+        else:
+            watched[name] = watch_runs.watch(runs[name], installed, FOLDER.resolve())
+        # An examination of hours may be interrupted.
+        _write(options, _ordered(outcomes), [watched[each] for each in runs if each in watched], known, before)
+    found = conclusions(_ordered(outcomes), watched.values())
+    sys.stderr.write("".join(f"{sentence}\n" for _, sentence in found))
+    return status(found)
 
 
 def _ordered(outcomes: Mapping[str, Outcome]) -> list[Outcome]:
@@ -79,21 +90,21 @@ def _ordered(outcomes: Mapping[str, Outcome]) -> list[Outcome]:
     return [outcomes[row.name] for row in IMPLEMENTATIONS if row.name in outcomes]
 
 
-def _chosen(names: Sequence[str]) -> dict[str, Implementation]:
-    """Return the implementations of these names; all without any. Raises :class:`ReleasedError`."""
-    rows = implementations_by_name()
+def _chosen(names: Sequence[str]) -> Sequence[str]:
+    """Return the names of implementations and watch runs to examine; all without any. Raises :class:`ReleasedError`."""
+    every = [*implementations_by_name(), *watch_runs.by_name()]
     for name in names:
-        if name not in rows:
-            known = f"; known are {', '.join(rows)}"
-            raise ReleasedError(f"unknown implementation {name!r}{suggestion(name, rows, known)}")
-    return {name: rows[name] for name in names or rows}
+        if name not in every:
+            known = f"; known are {', '.join(every)}"
+            raise ReleasedError(f"unknown implementation {name!r}{suggestion(name, every, known)}")
+    return list(dict.fromkeys(names)) or every
 
 
-def _before(baseline: Path | None) -> dict[str, Outcome]:
+def _before(baseline: Path | None) -> Document:
     if baseline is None:
-        return {}
+        return Document()
     try:
-        return from_json(baseline.read_text(encoding="utf-8"))[0]
+        return from_json(baseline.read_text(encoding="utf-8"))
     except OSError as error:
         raise ReleasedError(f"{baseline} cannot be read: {error.strerror}; give the JSON of an earlier page") from error
 
@@ -105,14 +116,16 @@ def _of(row: Implementation, known: Sequence[findings.Finding]) -> tuple[finding
 def _write(
     options: argparse.Namespace,
     outcomes: Sequence[Outcome],
+    watched: Sequence[Watched],
     known: Sequence[findings.Finding],
-    before: Mapping[str, Outcome],
+    before: Document,
 ) -> None:
-    rows = implementations_by_name()
+    rows, runs = implementations_by_name(), watch_runs.by_name()
     shown = [
         page.Shown(row=rows[one.implementation], outcome=one, findings=_of(rows[one.implementation], known))
         for one in outcomes
     ]
+    seen = [page.ShownRun(row=runs[one.name], outcome=one) for one in watched]
     about = {
         "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
         "attn-spec": __version__,
@@ -120,12 +133,12 @@ def _write(
         "python": platform.python_version(),
         "machine": platform.machine(),
     }
-    told = changes(before, outcomes) if before else []
+    told = changes(before, outcomes, watched) if before.outcomes or before.watched else []
     stem = options.output.with_suffix("") if options.output.suffix in (".html", ".md", ".json") else options.output
     texts = {
-        ".html": page.html(shown, about, told),
-        ".md": page.markdown(shown, about, told),
-        ".json": to_json(outcomes, about),
+        ".html": page.html(shown, seen, about, told),
+        ".md": page.markdown(shown, seen, about, told),
+        ".json": to_json(outcomes, watched, about),
     }
     for suffix, text in texts.items():
         atomic.write(stem.with_name(stem.name + suffix), text)

@@ -4,11 +4,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from attn_spec.reports.released import environments, examination, findings, implementations, report
+from attn_spec.reports.released import (
+    environments,
+    examination,
+    implementations,
+    production_shape,
+    report,
+    watch_runs,
+)
+from attn_spec.reports.released.certification import certified as certify
 from attn_spec.reports.released.environments import Environment, Installed
 from attn_spec.reports.released.findings import Finding
 from attn_spec.reports.released.implementations import Implementation
-from attn_spec.reports.released.outcome import from_json
+from attn_spec.reports.released.outcome import AtShape, from_json
 
 from attn_spec.kernels.signatures.signature import Fact
 
@@ -24,6 +32,7 @@ def attention(q, k, v):
 """
 HERE = Installed(environment=Environment(name="here", requirements=()), commands=Path(sys.executable).parent)
 PROPERTY = "accuracy.output_is_within_its_bound"
+AT_SHAPE = AtShape(shape="S=64", result="passed")
 
 
 @pytest.fixture
@@ -39,6 +48,7 @@ def rows(tmp_path, monkeypatch):
             function=name,
             environment="here",
             kernel=f"{name}.py:attention",
+            shape="H=2,S=64,D=32",
             facts=(Fact(says="takes no option", source="run"),),
         )
         for name in ("right", "wrong")
@@ -49,22 +59,32 @@ def rows(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "by_name", lambda: {"here": HERE.environment})
     monkeypatch.setattr(report, "made", lambda environment, folder: HERE)
     monkeypatch.setattr(report.findings, "read", tuple)
-    options = examination._options
-    monkeypatch.setattr(examination, "_options", lambda row: [*options(row), "--property", PROPERTY])
+    monkeypatch.setattr(watch_runs, "WATCH_RUNS", ())
+    monkeypatch.setattr(examination, "certified", lambda *given: certify(*given, "--property", PROPERTY))
+    monkeypatch.setattr(production_shape, "examine", lambda *given, has_groups: (AT_SHAPE, ()))
     monkeypatch.chdir(tmp_path)
     return made
 
 
 def certified(tmp_path, *arguments):
     code = report.main(["--output", str(tmp_path / "page.html"), "--profile", "smoke", "--workers", "1", *arguments])
-    return code, from_json((tmp_path / "page.json").read_text())[0]
+    return code, from_json((tmp_path / "page.json").read_text()).outcomes
+
+
+def judged(monkeypatch, tmp_path, *properties, **words):
+    """Add a finding about the wrong implementation, whose scripts are in ``tmp_path``."""
+    for module in ("findings", "stale_findings", "page"):
+        monkeypatch.setattr(f"attn_spec.reports.released.{module}.SCRIPTS", tmp_path)
+    facts = {"word": "limit", "reason": "the scale is left out", "source": "docs", "implementation": "wrong"}
+    found = Finding(**{**facts, "properties": properties, **words})
+    monkeypatch.setattr(report.findings, "read", lambda: (found,))
 
 
 def test_a_refutation_that_nobody_judged_ends_with_1(rows, tmp_path, capsys):
     code, found = certified(tmp_path)
 
     assert code == 1
-    assert "refutations are not judged: wrong; add them to findings.toml" in capsys.readouterr().err
+    assert "wrong: 1 refuted verdict without a finding; write one in findings.toml" in capsys.readouterr().err
     assert found["right"].result == "passed"
     assert found["right"].power[1] >= found["right"].power[0] > 0
     assert found["right"].version == __import__("numpy").__version__
@@ -73,34 +93,66 @@ def test_a_refutation_that_nobody_judged_ends_with_1(rows, tmp_path, capsys):
     assert found["wrong"].open[0].message
 
 
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (3, ""),
+        (0, "is mended since: shown.py ends with 0, not with 3"),
+        (1, "has a script that fails: shown.py ends with 1: no such tensor"),  # 1 is that of a script that fails
+    ],
+)
 @pytest.mark.usefixtures("rows")
-@pytest.mark.parametrize(("status", "shows"), [(3, 1), (0, 0), (1, 0)])  # 1 is that of a script that fails
-def test_a_judged_refutation_ends_with_0_if_its_script_shows_it(tmp_path, monkeypatch, capsys, status, shows):
-    for module in (findings, examination):
-        monkeypatch.setattr(module, "SCRIPTS", tmp_path)
-    (tmp_path / "shown.py").write_text(
-        f"from pathlib import Path\nPath({str(tmp_path)!r}, 'runs').open('a').write('x')\nraise SystemExit({status})\n"
-    )
-    judged = Finding(
-        implementation="wrong",
-        word="defect",
-        reason="the scale is left out",
-        source="docs",
-        properties=(PROPERTY, PROPERTY),
-        script="shown.py",
-    )
-    monkeypatch.setattr(report.findings, "read", lambda: (judged,))
-    monkeypatch.setattr("attn_spec.reports.released.page.SCRIPTS", tmp_path)
+def test_a_judged_refutation_ends_with_0_if_its_script_shows_it(tmp_path, monkeypatch, capsys, status, told):
+    runs = f"from pathlib import Path\nPath({str(tmp_path)!r}, 'runs').open('a').write('x')\n"
+    (tmp_path / "shown.py").write_text(f"import sys\n{runs}sys.stderr.write('no such tensor')\nsys.exit({status})\n")
+    judged(monkeypatch, tmp_path, PROPERTY, PROPERTY, word="defect", script="shown.py")
 
     ended, found = certified(tmp_path, "--only", "wrong")
 
-    assert ended == 1 - shows
-    assert ("shown.py shows no defect of wrong" in capsys.readouterr().err) == (not shows)
+    assert ended == (3 if told else 0)
+    assert capsys.readouterr().err.endswith(
+        f"wrong: the finding 'the scale is left out' {told}\n" if told else "examining wrong\n"
+    )
     assert found["wrong"].open == ()
     assert found["wrong"].refutations[0].judged == "the scale is left out"
     assert "the scale is left out" not in found["wrong"].refutations[0].message
-    assert (tmp_path / "runs").read_text() == "x" * (2 if shows else 1)
+    assert [one.why for one in found["wrong"].stale] == ([told] if told else [])
+    assert (tmp_path / "runs").read_text() == "x" * (1 if told else 2)
     assert "the scale is left out" in (tmp_path / "page.md").read_text()
+
+
+def test_a_finding_whose_refutation_is_gone_ends_with_3(rows, tmp_path, monkeypatch, capsys):
+    (tmp_path / "wrong.py").write_text(KERNEL.format(scale="q.shape[3] ** -0.5"))
+    judged(monkeypatch, tmp_path, PROPERTY)
+
+    code, found = certified(tmp_path, "--only", "wrong")
+
+    assert code == 3
+    assert [one.why for one in found["wrong"].stale] == [f"is mended since: {PROPERTY}, float32 held in 10 problems"]
+    told = f"the finding 'the scale is left out' {found['wrong'].stale[0].why}"
+    assert told in capsys.readouterr().err
+    assert told in (tmp_path / "page.md").read_text()
+
+
+def test_a_finding_about_options_that_covers_no_refutation_ends_with_3(rows, tmp_path, monkeypatch):
+    judged(monkeypatch, tmp_path, needs=("causal",))
+
+    code, found = certified(tmp_path, "--only", "wrong")
+
+    assert code == 1  # nobody has judged the refutation that is there, which says more
+    assert [one.why for one in found["wrong"].stale] == ["is mended since: it covers no refutation"]
+
+
+def test_a_finding_about_a_property_that_does_not_exist_is_told(rows, tmp_path, monkeypatch):
+    judged(monkeypatch, tmp_path, PROPERTY, "accuracy.output_is_within_its_bond")
+
+    code, found = certified(tmp_path, "--only", "wrong")
+
+    assert code == 3
+    assert found["wrong"].open == ()
+    (stale,) = found["wrong"].stale
+    near = f"which does not exist; did you mean {PROPERTY!r} or "
+    assert stale.why.startswith(f"names the property 'accuracy.output_is_within_its_bond', {near}")
 
 
 def test_outcomes_of_others_are_taken_from_the_baseline(rows, tmp_path):
@@ -115,13 +167,15 @@ def test_outcomes_of_others_are_taken_from_the_baseline(rows, tmp_path):
     assert f"passed before, refuted now; {PROPERTY}, float32 is refuted" in (tmp_path / "page.md").read_text()
 
 
-def test_an_implementation_that_does_not_import_could_not_run(rows, tmp_path):
+def test_an_implementation_that_does_not_import_could_not_run(rows, tmp_path, capsys):
     (tmp_path / "right.py").write_text("import a_package_that_is_nowhere\n" + KERNEL.format(scale="1.0"))
 
-    _, found = certified(tmp_path, "--only", "right")
+    code, found = certified(tmp_path, "--only", "right")
 
+    assert code == 3
     assert found["right"].result == "could not run"
     assert "a_package_that_is_nowhere" in found["right"].reason
+    assert f"right: could not run: {found['right'].reason}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ import json
 import re
 
 import pytest
-from attn_spec.reports.released import environments, findings, implementations
+from attn_spec.reports.released import environments, findings, implementations, watch_runs
 from attn_spec.reports.released.environments import ENVIRONMENTS, Environment, ReleasedError
 from attn_spec.reports.released.implementations import ADAPTERS, IMPLEMENTATIONS
 
 from attn_spec.kernels import defects
 from attn_spec.kernels.signatures.table import SIGNATURES
+from attn_spec.problem.shape_spec import AskedShape
 
 ADAPTED = [row for row in IMPLEMENTATIONS if row.is_adapted]
 
@@ -51,6 +52,26 @@ def test_each_adapter_has_its_row():
     assert {path.name for path in ADAPTERS.glob("*.py")} == {row.kernel.partition(":")[0] for row in ADAPTED}
 
 
+@pytest.mark.parametrize("row", IMPLEMENTATIONS, ids=lambda row: row.name)
+def test_a_shape_of_a_production_size_has_several_heads_and_whole_tiles(row):
+    shape = AskedShape.parse(row.shape)
+
+    assert shape.query_heads >= 2
+    assert shape.query_length >= 64
+    assert {shape.query_length % 64, shape.key_length % 64, shape.head_dim % 32} == {0}
+
+
+def test_each_watch_run_has_models_and_a_name_of_its_own():
+    runs = watch_runs.WATCH_RUNS
+
+    assert {path.name for path in watch_runs.MODELS.glob("*.py")} == {run.file for run in runs}
+    assert len({*watch_runs.by_name(), *implementations.by_name()}) == len(runs) + len(IMPLEMENTATIONS)
+    assert {run.environment for run in runs} <= set(environments.by_name())
+    for run in runs:
+        pinned = environments.by_name()[run.environment].requirements
+        assert any(one.startswith(f"{run.package}==") for one in pinned)
+
+
 @pytest.mark.parametrize("environment", ENVIRONMENTS, ids=lambda one: one.name)
 def test_an_environment_pins_what_it_installs(environment):
     assert all(
@@ -68,6 +89,11 @@ def test_a_finding_is_of_a_row_and_expects_a_refutation():
     }
 
 
+def _written(folder, text):
+    (path := folder / "written.toml").write_text(text)
+    return path
+
+
 def test_findings_are_known_defects_of_a_search(tmp_path):
     path = tmp_path / "known.toml"
     path.write_text(
@@ -78,11 +104,16 @@ def test_findings_are_known_defects_of_a_search(tmp_path):
         'reason = "both"\n'
     )
     found = findings.read(path)
-    (tmp_path / "defects.toml").write_text(findings.as_known_defects(found))
+    (tmp_path / "defects.toml").write_text(findings.as_known_defects(found, {"a.b", "c.d"}))
 
     assert defects.read(tmp_path / "defects.toml") == tuple(defect for one in found for defect in one.defects)
     assert [len(one.defects) for one in found] == [2, 1]
     assert [one.word for one in found] == ["limit", "contract"]
+    assert [one.property for one in defects.read(_written(tmp_path, findings.as_known_defects(found, {"c.d"})))] == [
+        "c.d",
+        None,
+    ]
+    assert findings.as_known_defects(found[:1], ()) == ""
 
 
 @pytest.mark.parametrize(
