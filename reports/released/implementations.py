@@ -217,6 +217,7 @@ IMPLEMENTATIONS = (
         package="onnxruntime",
         environment="torch",
         function="GroupQueryAttention on a CPU",
+        shape="Hq=32,Hkv=8,S=1024,D=128,seqused_q=1024,seqused_k=1024",
     ),
     _adapted(
         "openvino",
