@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.signatures.arguments import QUERY_KEY_VALUE, fixed, idle, mask_or_bias, scale
-from attn_spec.kernels.signatures.signature import REQUIRED, Argument, Fact, Given, Signature
+from attn_spec.kernels.signatures.signature import REQUIRED, Argument, Fact, Given, Signature, SignatureError
 
 _SWAPPED = Fact(
     says="inputs are [B, H, S, D], and the output is [B, S, H, D]",
@@ -22,6 +24,25 @@ def _module(given: Given) -> SimpleNamespace:
 
 
 _MODULE: Argument = idle("module", REQUIRED, value=_module)
+
+
+def _causality_of(module: Any) -> dict[str, bool]:
+    """Return what a module says of causality, where a call leaves is_causal to it."""
+    return {"causal": True} if getattr(module, "is_causal", True) else {}
+
+
+def _is_causal(value: bool | None) -> dict[str, bool]:
+    """Return what is_causal says; None leaves it to the module. Raises :class:`SignatureError` for True."""
+    if value:
+        raise SignatureError("attn-spec judges no call with this is_causal; it must be None or False")
+    return {} if value is None else {"causal": False}
+
+
+def _causal_where_it_acts(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what a call says without causality where it has no effect: beside a mask, and for a single query."""
+    idle_here = "mask" in found or "bias" in found or ("q" in found and found["q"].shape[2] < 2)
+    return {name: x for name, x in found.items() if name != "causal"} if idle_here else found
+
 
 HF_EAGER = Signature(
     function="transformers.models.llama.modeling_llama.eager_attention_forward",
@@ -69,19 +90,25 @@ HF_SDPA = Signature(
     presentation="BHSD",
     dtypes=("float32", "float16", "bfloat16"),
     arguments=(
-        _MODULE,
+        replace(_MODULE, read=_causality_of),
         *QUERY_KEY_VALUE,
         mask_or_bias("attention_mask", REQUIRED),
         fixed("dropout", 0.0),
         scale("scaling"),
-        fixed("is_causal", None, value=False),
+        replace(fixed("is_causal", None, value=False), read=_is_causal),
         fixed("position_bias", None),
     ),
     limits=Limits(exclusive=(("mask", "bias"),), least_keys=1),
     swapped={"output": (1, 2)},
     answer=lambda result, passed: (result[0], None),
+    opened=_causal_where_it_acts,
     facts=(
         _SWAPPED,
+        Fact(
+            says="a module with is_causal makes a call without a mask and with several queries causal, unless the call "
+            "says is_causal",
+            source="transformers 5.24, sdpa_attention.py: getattr(module, 'is_causal', True)",
+        ),
         Fact(
             says="tensors without queries and keys cannot be reshaped for groups of heads, so that attn-spec asks "
             "for a key",

@@ -1,5 +1,7 @@
 """Assertions take the arguments of a library's call as they stand, and name them in their messages."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -134,6 +136,26 @@ def test_the_output_may_have_other_axes_than_the_inputs(qkv):
         assert_attention(out, *qkv, **call)
     with pytest.raises(CallError, match=r"output must have the axes of .*, not the shape \(3,\)"):
         assert_attention(out[0, 0, 0, :3], *qkv, **call)
+
+
+def test_a_module_makes_calls_without_a_mask_causal(qkv):
+    given, seen = dict(zip(("query", "key", "value"), qkv, strict=True)), torch.rand(2, 1, 5, 7) < 0.8
+    whole = scaled_dot_product_attention(*qkv, enable_gqa=True).transpose(1, 2)
+    late = scaled_dot_product_attention(*qkv, enable_gqa=True, is_causal=True).transpose(1, 2)
+    masked = scaled_dot_product_attention(*qkv, enable_gqa=True, attn_mask=seen).transpose(1, 2)
+    one = scaled_dot_product_attention(qkv[0][:, :, :1], *qkv[1:], enable_gqa=True).transpose(1, 2)
+    call = {"signature": "hf_sdpa", "module": SimpleNamespace(is_causal=True), "attention_mask": None}
+
+    assert_attention(late, **given, **call)
+    assert_attention(masked, **given, **{**call, "attention_mask": seen})
+    assert_attention(one, **{**given, "query": qkv[0][:, :, :1]}, **call)
+    assert_attention(whole, **given, **{**call, "module": SimpleNamespace(is_causal=False)})
+    with pytest.raises(NotAttention):
+        assert_attention(whole, **given, **call)
+    with pytest.raises(CallError, match="is_causal gives causal a second time"):
+        assert_attention(whole, **given, **call, is_causal=False)
+    with pytest.raises(CallError, match="judges no call with this is_causal; it must be None or False"):
+        assert_attention(late, **given, **call, is_causal=True)
 
 
 def test_a_block_mask_is_read(qkv):
