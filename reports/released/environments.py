@@ -55,17 +55,28 @@ ENVIRONMENTS = (
             "onnx==1.23.2",
             "onnxruntime==1.32.0",
             "openvino==2026.4.1",
+            "keras==3.15.1",
             *("beartype==0.23.1", "jaxtyping==0.3.11"),  # which ring-attention-pytorch imports
+            "hyper-connections==0.4.11",  # which local-attention imports
+            "catalogue==2.0.10",  # which curated-transformers imports
+            *("numba==0.68.1", "more-itertools==11.2.1", "tiktoken==0.14.0"),  # which openai-whisper imports
+            *("ruamel.yaml==0.19.1", "tabulate==0.10.0"),  # which executorch imports
         ),
-        alone=("memory-efficient-attention-pytorch==0.1.6", "ring-attention-pytorch==0.5.20"),
+        alone=(
+            *("memory-efficient-attention-pytorch==0.1.6", "ring-attention-pytorch==0.5.20"),
+            *("local-attention==1.11.2", "curated-transformers==2.0.1"),
+            *("openai-whisper==20250625", "executorch==1.5.1"),
+        ),
+        variables={"KERAS_BACKEND": "torch"},
     ),
     Environment(
         name="jax",
         requirements=(
             *("jax==0.10.2", "flax==0.12.8", "equinox==0.13.8", "keras==3.15.1", "einops==0.8.2"),
             "torch==2.13.0",  # which memory-efficient-attention imports too
+            *("beartype==0.23.1", "chex==0.1.92", "jaxtyping==0.3.11", "tqdm==4.70.1"),  # which ejkernel imports
         ),
-        alone=("flash-attention-jax==0.3.1", "memory-efficient-attention==0.1.3"),
+        alone=("flash-attention-jax==0.3.1", "memory-efficient-attention==0.1.3", "ejkernel==0.0.80.3"),
         variables={"KERAS_BACKEND": "jax"},
     ),
     Environment(
@@ -75,6 +86,12 @@ ENVIRONMENTS = (
         variables={"TRITON_INTERPRET": "1"},
     ),
     Environment(name="mlx", requirements=("mlx[cpu]==0.32.4",)),
+    Environment(name="paddle", requirements=("paddlepaddle==3.3.1",)),
+    Environment(
+        name="tensorflow",
+        requirements=("tensorflow-cpu==2.21.0", "keras==3.15.1"),
+        variables={"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    ),
 )
 
 

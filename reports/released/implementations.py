@@ -60,15 +60,28 @@ class Implementation:
 
     @property
     def lines(self) -> int:
-        """Number of lines of an adapter's function, with its decorator, without its docstring and empty lines."""
+        """Number of lines of an adapter, with its declaration, without its docstring and empty lines.
+
+        An adapter is a declared function, or the name that a declared function of the package is assigned to.
+        """
         file, _, name = self.kernel.partition(":")
         source = (ADAPTERS / file).read_text(encoding="utf-8")
-        found = next(one for one in ast.parse(source).body if isinstance(one, ast.FunctionDef) and one.name == name)
-        first = min((one.lineno for one in found.decorator_list), default=found.lineno)
-        described = found.body[0] if ast.get_docstring(found) else None
+        found = next(one for one in ast.parse(source).body if defines(one) == name)
+        first, described = found.lineno, None
+        if isinstance(found, ast.FunctionDef):
+            first = min((one.lineno for one in found.decorator_list), default=first)
+            described = found.body[0] if ast.get_docstring(found) else None
         skipped = range(described.lineno, (described.end_lineno or 0) + 1) if described else range(0)
         lines = source.splitlines()[first - 1 : found.end_lineno]
         return sum(bool(line.strip()) for number, line in enumerate(lines, first) if number not in skipped)
+
+
+def defines(statement: ast.stmt) -> str:
+    """Return the name that a statement of a module gives to a function or to a value; an empty text for others."""
+    if isinstance(statement, ast.FunctionDef):
+        return statement.name
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return next((one.id for one in targets if isinstance(one, ast.Name)), "")
 
 
 def by_name() -> dict[str, Implementation]:
@@ -100,8 +113,15 @@ _FLASH_JAX: dict[str, Any] = {
     "package": "flash-attention-jax",
     "environment": "jax",
 }
+_EJKERNEL: dict[str, Any] = {"project": "ejkernel", "package": "ejkernel", "environment": "jax"}
 _FLA: dict[str, Any] = {"project": "flash-linear-attention", "package": "fla-core", "environment": "interpreted"}
 _X_SOURCE = "x-transformers 2.31.10, attend.py, Attend.forward"
+_LINEN = "flax 0.12.8, linen/attention.py, dot_product_attention_weights"
+_EAGER = "transformers 5.24, modeling_gpt2.py and modeling_bert.py, eager_attention_forward"
+_CURATED = "curated-transformers 2.0.1, layers/attention.py"
+_KERAS_TORCH = "keras 3.15.1, src/backend/torch/nn.py, dot_product_attention"
+_TILED = "ejkernel 0.0.80.3, kernels/_xla/flash_attention/_xla_impl_fwd.py"
+_PADDLE = "paddlepaddle 3.3.1, nn/functional/flash_attention.py, scaled_dot_product_attention"
 _MEAN_OF_V = "a query whose keys a mask hides has the mean of all values, one whose keys all have a bias of -inf NaN"
 
 IMPLEMENTATIONS = (
@@ -159,6 +179,30 @@ IMPLEMENTATIONS = (
         ),
         ("a query without keys, and with a sink of -inf, has the output NaN", "torch 2.13, run: softmax of -inf alone"),
         function="eager_attention_forward of GPT-OSS",
+        **_TRANSFORMERS,
+    ),
+    _adapted(
+        "transformers-gpt2",
+        "of_transformers.py:gpt2",
+        ("the function is called as that of Llama, but heads have no groups", _EAGER),
+        function="eager_attention_forward of GPT-2",
+        **_TRANSFORMERS,
+    ),
+    _adapted(
+        "transformers-bert",
+        "of_transformers.py:bert",
+        ("the function is called as that of Llama, but heads have no groups", _EAGER),
+        function="eager_attention_forward of BERT",
+        **_TRANSFORMERS,
+    ),
+    _adapted(
+        "transformers-paged",
+        "of_transformers.py:paged",
+        (
+            "the function is called as that of Llama; sequences of a batch are told apart by the mask alone",
+            "transformers 5.24, integrations/eager_paged.py",
+        ),
+        function="eager_paged_attention_forward of continuous batching",
         **_TRANSFORMERS,
     ),
     _adapted(
@@ -261,6 +305,70 @@ IMPLEMENTATIONS = (
         environment="torch",
         function="default_attention",
     ),
+    _adapted(
+        "local-attention",
+        "of_local_attention.py:attention",
+        (
+            "beside its own key a query sees as many on each side as a block has, times look_backward or look_forward",
+            "local-attention 1.11.2, local_attention.py, exact_windowsize; the README counts one key less",
+        ),
+        ("queries and keys have one length", "local-attention 1.11.2, local_attention.py, forward"),
+        project="local-attention",
+        package="local-attention",
+        environment="torch",
+        function="LocalAttention of exact windows, padded by itself",
+    ),
+    _adapted(
+        "curated-transformers",
+        "of_curated_transformers.py:attention",
+        ("the diagonal ends in the bottom right corner", f"{_CURATED}, create_causal_mask: rows of the last queries"),
+        (
+            "a masked score is the least number, so that a query without keys has the mean of all values",
+            f"{_CURATED}, AttentionMask.apply_logit_mask",
+        ),
+        project="Curated Transformers",
+        package="curated-transformers",
+        environment="torch",
+        function="ScaledDotProductAttention in its own arithmetic",
+    ),
+    _adapted(
+        "whisper",
+        "of_whisper.py:attention",
+        (
+            "the mask is one of the decoder, a square with -inf above the diagonal",
+            "openai-whisper 20250625, model.py, qkv_attention and TextDecoder",
+        ),
+        project="Whisper",
+        package="openai-whisper",
+        environment="torch",
+        function="MultiHeadAttention.qkv_attention without SDPA",
+    ),
+    _adapted(
+        "executorch",
+        "of_executorch.py:attention",
+        (
+            "queries start at start_pos of the cache, so that the diagonal ends in the bottom right corner",
+            "executorch 1.5.1, extension/llm/custom_ops/op_sdpa.cpp",
+        ),
+        project="ExecuTorch",
+        package="executorch",
+        environment="torch",
+        function="llama::custom_sdpa",
+    ),
+    _adapted(
+        "keras-torch",
+        "of_keras_torch.py:attention",
+        (
+            "a mask becomes a finite bias, so that a query without keys has the mean of all values",
+            f"{_KERAS_TORCH}: _get_large_negative",
+        ),
+        ("a mask or a bias is taken, and no bias beside is_causal", f"{_KERAS_TORCH}, and torch's own refusal"),
+        ("values are as wide as keys", "keras 3.15.1, docstring: the value array with the same shape of key"),
+        project="Keras",
+        package="keras",
+        environment="torch",
+        function="ops.dot_product_attention on PyTorch",
+    ),
     Implementation(
         name="jax",
         project="JAX",
@@ -285,6 +393,16 @@ IMPLEMENTATIONS = (
         function="nnx.dot_product_attention",
     ),
     _adapted(
+        "flax-linen",
+        "of_flax.py:of_linen",
+        ("a masked score is the least number, so that a query without keys has the mean of all values", _LINEN),
+        ("a bias is added before the mask, and one of -inf alone gives NaN", f"{_LINEN}, run"),
+        project="Flax",
+        package="flax",
+        environment="jax",
+        function="linen.dot_product_attention",
+    ),
+    _adapted(
         "keras",
         "of_keras.py:attention",
         (_MEAN_OF_V, "keras 3.15.1, src/backend/jax/nn.py: the call goes to jax.nn.dot_product_attention"),
@@ -304,6 +422,59 @@ IMPLEMENTATIONS = (
         package="equinox",
         environment="jax",
         function="the attention of one head of nn.MultiheadAttention",
+    ),
+    _adapted(
+        "ejkernel",
+        "of_ejkernel.py:attention",
+        (
+            "a masked score is the least number, so that a query without keys has the mean of all values",
+            "ejkernel 0.0.80.3, kernels/_xla/attention/_xla_impl_fwd.py",
+        ),
+        ("a bias takes precedence over a mask", "ejkernel 0.0.80.3, attention, docstring of bias"),
+        function="attention on XLA",
+        **_EJKERNEL,
+    ),
+    _adapted(
+        "ejkernel-flash",
+        "of_ejkernel.py:tiled",
+        ("a bias is added before the softcap", f"{_TILED}, _apply_logits_transforms"),
+        ("a bias has no gradient", "ejkernel 0.0.80.3, kernels/_xla/flash_attention/_interface.py, _bwd"),
+        function="flash_attention on XLA, tiles of 16",
+        **_EJKERNEL,
+    ),
+    _adapted(
+        "ejkernel-flash-sinks",
+        "of_ejkernel.py:tiled_with_sinks",
+        (
+            "all sinks are those of each head, so that calls have one head",
+            "ejkernel 0.0.80.3, flash_attention: softmax_aux is checked to be of one axis, and is not split by heads",
+        ),
+        ("sinks have no gradient", "ejkernel 0.0.80.3, kernels/_xla/flash_attention/_interface.py, _bwd"),
+        function="flash_attention on XLA with sinks, tiles of 16",
+        **_EJKERNEL,
+    ),
+    _adapted(
+        "paddle",
+        "of_paddle.py:attention",
+        ("a call is causal or has a mask, of booleans or of numbers that are added", f"{_PADDLE}, docstring"),
+        ("a query without keys has the mean of all values", "paddlepaddle 3.3.1, run: softmax of -inf alone"),
+        project="PaddlePaddle",
+        package="paddlepaddle",
+        environment="paddle",
+        function="nn.functional.scaled_dot_product_attention on a CPU",
+    ),
+    _adapted(
+        "keras-tensorflow",
+        "of_keras_tensorflow.py:attention",
+        (
+            "a masked score is a finite number, so that a query without keys has the mean of all values",
+            "keras 3.15.1, src/backend/tensorflow/nn.py, _apply_masks",
+        ),
+        ("values are as wide as keys", "keras 3.15.1, docstring: the value array with the same shape of key"),
+        project="Keras",
+        package="keras",
+        environment="tensorflow",
+        function="ops.dot_product_attention on TensorFlow",
     ),
     Implementation(
         name="mlx",

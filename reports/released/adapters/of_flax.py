@@ -1,15 +1,12 @@
-"""Flax: ``flax.nnx.dot_product_attention``."""
+"""Flax: ``dot_product_attention`` of ``flax.nnx`` and of ``flax.linen``."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from flax import nnx
+from flax import linen, nnx
 
 from attn_spec import kernel
 
-
-@kernel(
+attention = kernel(
     framework="jax",
     dtypes=("float32", "float16", "bfloat16"),
     contract="eager",
@@ -18,7 +15,15 @@ from attn_spec import kernel
     conventions={"empty_row": "mean_of_v", "empty_row_by_bias": "nan"},
     least_keys=1,
     signatures=2,
-)
-def attention(q: Any, k: Any, v: Any, *, causal: bool = False, mask: Any = None, bias: Any = None) -> Any:
-    """Call the function, which gives calls without dropout to ``jax.nn``."""
-    return nnx.dot_product_attention(q, k, v, bias, mask, is_causal=causal)
+)(nnx.dot_product_attention)
+
+of_linen = kernel(
+    framework="jax",
+    dtypes=("float32",),
+    contract="eager",
+    presentation="BSHD",
+    supports=("mask", "bias", "cross", "dv", "backward"),
+    conventions={"empty_row": "mean_of_v", "empty_row_by_bias": "nan"},
+    least_keys=1,
+    signatures=2,
+)(linen.dot_product_attention)

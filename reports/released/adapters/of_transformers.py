@@ -1,14 +1,21 @@
-"""Transformers: the attention functions of models whose scores have more than a scale and a mask."""
+"""Transformers: the attention functions of models, and of continuous batching."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
+from transformers.integrations.eager_paged import eager_paged_attention_forward
+from transformers.models.bert.modeling_bert import eager_attention_forward as of_bert
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward as of_gemma2
+from transformers.models.gpt2.modeling_gpt2 import eager_attention_forward as of_gpt2
 from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward as of_gpt_oss
 
 from attn_spec import kernel
+
+gpt2 = kernel(signature="hf", dtypes=("float32", "float16", "bfloat16"), contract="eager")(of_gpt2)
+bert = kernel(signature="hf", dtypes=("float32", "float16", "bfloat16"), contract="eager")(of_bert)
+paged = kernel(signature="hf", dtypes=("float32",), contract="eager", supports=("gqa",))(eager_paged_attention_forward)
 
 
 def _model(q: Any, k: Any, **more: Any) -> SimpleNamespace:
