@@ -348,7 +348,11 @@ IMPLEMENTATIONS = (
         "of_executorch.py:attention",
         (
             "queries start at start_pos of the cache, so that the diagonal ends in the bottom right corner",
-            "executorch 1.5.1, extension/llm/custom_ops/op_sdpa.cpp",
+            "executorch, extension/llm/custom_ops/op_sdpa.cpp, note on start_pos",
+        ),
+        (
+            "a scale of 0 or less beside is_causal gives NaN",
+            "executorch 1.5.1, run: scores of -inf are multiplied by the scale",
         ),
         project="ExecuTorch",
         package="executorch",

@@ -18,6 +18,7 @@ from attn_spec import kernel
     supports=("scale", "causal", "gqa", "cross"),
     conventions={"causal_alignment": "bottom_right"},
     keys_reach_queries=True,
+    positive_scale=True,
     least_keys=1,
 )
 def attention(q: Any, k: Any, v: Any, *, scale: Any = None, causal: bool = False) -> Any:
