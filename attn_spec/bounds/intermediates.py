@@ -82,7 +82,7 @@ class Intermediates:
     output: np.ndarray
     #: True if the last of Sk keys is the sink of each head.
     has_sink: bool = False
-    #: What bounds said of these intermediates, by function, see ``memoized``.
+    #: Results of functions that bound errors of these intermediates, by function, see ``memoized``.
     results: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property

@@ -1,4 +1,4 @@
-"""Memoize what bounds say of intermediates: a bound is a sum of terms that several others need again."""
+"""Memoize what bounds say of intermediates: a bound is a sum of terms, several of which other bounds need again."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from attn_spec.isolation.foreign import found
 from attn_spec.kernels.resolve import declarations
 from attn_spec.kernels.subject import Subject
+from attn_spec.kernels.time_limit import no_guard
 from attn_spec.numbers import bits
 from attn_spec.problem.shape_spec import AskedShape, ShapeError
 from attn_spec.search.drawing import asked_shapes
@@ -33,12 +34,12 @@ class Stopwatch:
         self.last = 0.0
 
     @contextlib.contextmanager
-    def __call__(self, limit: float) -> Iterator[None]:
-        """Time the block. The ``limit`` is that of a guard of calls, which another one keeps."""
-        del limit
-        start = time.process_time()
-        yield
-        self.last = time.process_time() - start
+    def __call__(self, seconds: float) -> Iterator[Callable[[float], None]]:
+        """Time the block. Its limit, ``seconds``, is kept elsewhere."""
+        with no_guard(seconds) as postpone:
+            start = time.process_time()
+            yield postpone
+            self.last = time.process_time() - start
 
 
 def _shape(text: str) -> AskedShape:
