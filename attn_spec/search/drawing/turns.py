@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from attn_spec.search.drawing.sizes import SIZES, Size, is_of
 
 #: One problem in SHARE is drawn at a size.
-SHARE = 5
+SHARE = 4
 #: One property in RARE has turns of a rare size.
 RARE = 4
 #: Number of sizes of which each search has a turn, if it tries enough problems.

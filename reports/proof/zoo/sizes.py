@@ -21,6 +21,7 @@ from .mutants import mutant
 OUTPUT = "accuracy.output_is_within_its_bound"
 ASKED, ASKED_GRADIENTS = (f"asked_shapes.sampled_{what}_are_within_their_bounds" for what in ("rows", "gradients"))
 FAR_APART = "independence.rows_and_batch_entries_may_lie_far_apart"
+WINDOWED = "masking.a_window_is_the_mask_of_its_band"
 
 
 @mutant(source="made up: a workspace of 4,096 scores", named_by=OUTPUT)
@@ -97,6 +98,20 @@ class KeyGradientsOfFirstQueries(TiledGradients):
     def accumulate_over_queries(self, w: np.ndarray, x: np.ndarray) -> np.ndarray:
         reached = (np.arange(self.Sq) < 2**10)[:, None] | (self.Sk <= 64)
         return super().accumulate_over_queries(np.where(reached, w, 0.0), x)
+
+
+@mutant(source="made up: the first tile of keys, found for the last query of a tile", named_by=WINDOWED)
+class WindowOfLastQuery(TiledAttention):
+    """Of 64 queries, the first ones miss each tile of 64 keys that ends before the window of the last one."""
+
+    def on_band(self, cols: np.ndarray) -> np.ndarray:
+        left, _ = self.window
+        if left is None:
+            return super().on_band(cols)
+        last = np.minimum(np.arange(self.Sq) // 64 * 64 + 63, self.Sq - 1)
+        begin = np.take(self.diagonal(), last, axis=-2) - left
+        read = (cols // 64 * 64 + 63 >= begin) | (self.from_first_key(cols) < self.window_sinks)
+        return super().on_band(cols) & read
 
 
 def _within_32_bits(values: np.ndarray, stride: int, axis: int) -> np.ndarray:

@@ -114,6 +114,7 @@ def test_a_turn_ends_after_so_many_recipes_in_a_row_without_its_size():
         ({"B": 2**16 - 1, "H": 2**16 - 1}, set()),
         ({"K": 2**13}, {"keys", "wide keys", "most keys"}),
         ({"Q": 2**10, "H": 3}, {"heads", "queries", "drafts", "most queries"}),
+        ({"Q": 2**6}, {"queries", "tiles", "most queries"}),
         ({"B": 1, "H": 2**8}, {"entries", "pages", "grid", "most entries"}),
     ],
 )
@@ -195,6 +196,18 @@ def test_problems_past_a_split_use_the_option_whose_turn_it_is():
             values = [getattr(problem, option) for problem in drawn(strategies.problems(subject))]
         assert values
         assert all(map(OPTIONS[option].is_used, values)), option
+
+
+@pytest.mark.parametrize("supports", [("window",), ("window", "cross")])
+def test_an_option_beside_several_tiles_of_queries_and_of_keys_has_its_turn(supports):
+    size = next(size for size in sizes.SIZES if size.name == "tiles")
+    made = kernel(framework="numpy", dtypes=("float32",), contract="fused", supports=supports)
+    with turns.drawn_in(turns.Turn(size, 0)):
+        problems = drawn(strategies.problems(Subject(made(attended), "float32")), most=20)
+
+    assert all(problem.window is not None for problem in problems)
+    assert min(min(problem.query_length, problem.key_length) for problem in problems) > 64
+    assert max(problem.query_length for problem in problems) > 2 * 128
 
 
 def test_no_option_has_its_turn_beside_one_that_excludes_it():
