@@ -302,12 +302,13 @@ class _Search:
         self.failure = (problem, error)
         if before is None:
             self.first = error
-            turns.take_smaller()
             self.deadline = time.monotonic() + self.profile.shrink_seconds
             if isinstance(error, AssertionError) and not isinstance(error, Suspicion):
                 self.found(str(error).partition("\n")[0])
             if isinstance(error, Crashed):
                 raise OutOfBudget from error  # Hypothesis would make many more calls than one can wait for
+        else:  # Hypothesis has replayed the failure; had small problems been allowed, it might have drawn another one
+            turns.take_smaller()
 
     def keep_apart(self, problem: Problem, error: Exception) -> None:
         """Keep a problem that fails in another way than the one that is made smaller, unless a smaller one is kept."""

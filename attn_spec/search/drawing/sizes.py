@@ -111,6 +111,13 @@ def _of_heads(slowness: float) -> SearchStrategy[Numbers]:
     return _thin_and(pairs.map(lambda pair: _heads(*pair)))
 
 
+def _of_groups(slowness: float) -> SearchStrategy[Numbers]:
+    """Draw a few query heads for each of many kv heads: models have 8 kv heads and more."""
+    groups, kv_heads = (st.integers(least, max(int(most / slowness), least)) for least, most in ((2, 4), (5, 16)))
+    pairs = st.tuples(groups, kv_heads).map(lambda pair: (pair[0] * pair[1], pair[1]))
+    return _thin_and(pairs.map(lambda pair: {"equal": (pair[0], pair[0]), "grouped": pair}))
+
+
 def _of_widths(_: float) -> SearchStrategy[Numbers]:
     return _thin_and(large(len(WIDTHS)).map(lambda place: dict(zip(_DIMS, WIDTHS[place - 1], strict=True))))
 
@@ -155,6 +162,9 @@ SIZES = (
     Size(name="heads", uses=("gqa",), past={"H": 16},
          numbers=_of_heads,
          hunts="more query heads to one kv head than a tile of packed queries holds"),
+    Size(name="groups", uses=("gqa",), past={"H": 9},
+         numbers=_of_groups,
+         hunts="a kv head of many, taken for another one where several query heads share it"),
     Size(name="widths", uses=("dv",), past={"D": 256},
          numbers=_of_widths,
          hunts="columns past the widest tile, the value dimension taken for the head dimension"),

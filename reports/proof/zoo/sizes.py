@@ -21,6 +21,7 @@ from .mutants import mutant
 OUTPUT = "accuracy.output_is_within_its_bound"
 ASKED, ASKED_GRADIENTS = (f"asked_shapes.sampled_{what}_are_within_their_bounds" for what in ("rows", "gradients"))
 FAR_APART = "independence.rows_and_batch_entries_may_lie_far_apart"
+GROUPED = "permutation.grouped_heads_equal_repeated_heads"
 WINDOWED = "masking.a_window_is_the_mask_of_its_band"
 
 
@@ -59,6 +60,15 @@ class LargeGroupWraps(TiledAttention):
         heads = np.arange(q.shape[1])
         first = self.map_kv_head() * (q.shape[1] // self.k.shape[1])
         return super().score(q[:, first + (heads - first) % 16], k)
+
+
+@mutant(source="made up: the kv head of a group in two bits", named_by=GROUPED)
+class LaterGroupsWrap(TiledAttention):
+    """Groups of query heads past the fourth read the kv heads of the first ones."""
+
+    def map_kv_head(self) -> np.ndarray:
+        heads = super().map_kv_head()
+        return heads % 4 if self.q.shape[1] > self.k.shape[1] else heads
 
 
 @mutant(

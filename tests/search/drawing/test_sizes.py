@@ -113,7 +113,7 @@ def test_a_turn_ends_after_so_many_recipes_in_a_row_without_its_size():
         ({"BH": 2**16 - 1}, {"most entries"}),
         ({"B": 2**16 - 1, "H": 2**16 - 1}, set()),
         ({"K": 2**13}, {"keys", "wide keys", "most keys"}),
-        ({"Q": 2**10, "H": 3}, {"heads", "queries", "drafts", "most queries"}),
+        ({"Q": 2**10, "H": 3}, {"heads", "groups", "queries", "drafts", "most queries"}),
         ({"Q": 2**6}, {"queries", "tiles", "most queries"}),
         ({"B": 1, "H": 2**8}, {"entries", "pages", "grid", "most entries"}),
     ],
@@ -196,6 +196,16 @@ def test_problems_past_a_split_use_the_option_whose_turn_it_is():
             values = [getattr(problem, option) for problem in drawn(strategies.problems(subject))]
         assert values
         assert all(map(OPTIONS[option].is_used, values)), option
+
+
+def test_many_kv_heads_serve_several_query_heads_each():
+    size = next(size for size in sizes.SIZES if size.name == "groups")
+    with turns.drawn_in(turns.Turn(size, 0)):
+        problems = drawn(strategies.problems(SUBJECT), most=20)
+
+    assert all(problem.k.shape[1] >= 5 for problem in problems)
+    assert all(2 <= problem.group <= 4 for problem in problems)
+    assert max(problem.k.shape[1] for problem in problems) > 8
 
 
 @pytest.mark.parametrize("supports", [("window",), ("window", "cross")])
