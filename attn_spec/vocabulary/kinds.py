@@ -73,9 +73,16 @@ def _value_of(row: Option) -> str:
     if row.tensor is None:
         return row.wanted
     kind = row.tensor.__name__.rstrip("_")
-    return f"a tensor [{row.shape_text}], {'of a dtype' if kind == 'float64' else kind}" + (
+    shape = f"[{row.shape_text}]{', or 1 along an axis of equal numbers' if _is_broadcast(row) else ''}"
+    return f"a tensor {shape}, {'of a dtype' if kind == 'float64' else kind}" + (
         f", without {row.wanted}" if row.wanted else ""
     )
+
+
+def _is_broadcast(row: Option) -> bool:
+    """Return whether a kernel is given tensors of the option in which an axis has the length 1 for all its places."""
+    drawn = {value.partition("@")[2] for value in row.draws if isinstance(value, str)}
+    return len(drawn - {""}) > 1
 
 
 def _options() -> list[Word]:

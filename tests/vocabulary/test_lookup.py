@@ -135,3 +135,10 @@ def test_what_is_said_of_a_property_is_what_its_docstring_says():
 
     assert (property_.check.__doc__ or "").splitlines()[0] in said
     assert f"hunts   {property_.hunts}\n" in said
+
+
+def test_an_option_says_which_axes_of_its_tensor_may_be_1():
+    for name in ("k_descale", "alibi_slopes", "sinks", "mask"):
+        assert "or 1 along an axis of equal numbers" in explain(name).output
+    for name in ("seqused_k", "softcap"):
+        assert "along an axis" not in explain(name).output

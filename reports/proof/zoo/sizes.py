@@ -112,7 +112,7 @@ class KeyGradientsOfFirstQueries(TiledGradients):
 
 @mutant(source="made up: the first tile of keys, found for the last query of a tile", named_by=WINDOWED)
 class WindowOfLastQuery(TiledAttention):
-    """Of 64 queries, the first ones miss each tile of 64 keys that ends before the window of the last one."""
+    """Queries miss each tile of 64 keys that ends before the window of the last of their 64 queries."""
 
     def on_band(self, cols: np.ndarray) -> np.ndarray:
         left, _ = self.window
