@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.terms import state
 
-if TYPE_CHECKING:
-    from attn_spec.bounds.intermediates import Intermediates
 
+class Known(Protocol):
+    """Intermediates, which hold what was found of them."""
+
+    @property
+    def results(self) -> dict[Any, Any]:
+        """Results by function, and by what it was given."""
+        ...
+
+
+Forward = TypeVar("Forward", bound=Known)
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
@@ -22,15 +30,15 @@ _UNKNOWN: Any = object()
 
 
 def memoized(
-    function: Callable[Concatenate[Intermediates, Given], Result],
-) -> Callable[Concatenate[Intermediates, Given], Result]:
+    function: Callable[Concatenate[Forward, Given], Result],
+) -> Callable[Concatenate[Forward, Given], Result]:
     """Return a function that memoizes its results as long as the intermediates live, apart by what is struck.
 
     A result must not hold the intermediates, which would then live until the garbage collector ran.
     """
 
     @functools.wraps(function)
-    def looked_up(forward: Intermediates, *given: Given.args, **named: Given.kwargs) -> Result:
+    def looked_up(forward: Forward, *given: Given.args, **named: Given.kwargs) -> Result:
         known = forward.results.setdefault(function, {})
         key = (state(), given, *named.items()) if named else (state(), given)
         found = known.get(key, _UNKNOWN)
@@ -45,8 +53,8 @@ def memoized(
 
 
 def of_forward_pass(
-    function: Callable[Concatenate[Intermediates, ResolvedContract, Given], Result],
-) -> Callable[Concatenate[Intermediates, ResolvedContract, Given], Result]:
+    function: Callable[Concatenate[Forward, ResolvedContract, Given], Result],
+) -> Callable[Concatenate[Forward, ResolvedContract, Given], Result]:
     """Return a memoized function of the forward pass, whose results serve all readings of the backward pass.
 
     It is given the contract without the fields of the backward pass, so that it cannot depend on one of them.
@@ -54,9 +62,7 @@ def of_forward_pass(
     known: Any = memoized(function)
 
     @functools.wraps(function)
-    def looked_up(
-        forward: Intermediates, contract: ResolvedContract, *given: Given.args, **named: Given.kwargs
-    ) -> Result:
+    def looked_up(forward: Forward, contract: ResolvedContract, *given: Given.args, **named: Given.kwargs) -> Result:
         return known(forward, contract.forward_pass, *given, **named)
 
     return looked_up
