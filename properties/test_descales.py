@@ -10,6 +10,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
+from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import FACTORS, OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import assert_within_bound, measured_within_bound
@@ -23,8 +24,13 @@ STORED = (
 TELLING = ("normal", "large", "integers", "normal+v_one_hot", "rising")
 
 
-def descaled(subject: Subject, *needs: str, of: tuple[str, ...], **fixed: Any) -> SearchStrategy[Problem]:
-    """Draw problems with descales by the patterns ``of``; some have groups of query heads, or values that are keys."""
+def descaled(
+    subject: Subject, *needs: str, of: tuple[str, ...], by_sequence: bool = False, **fixed: Any
+) -> SearchStrategy[Problem]:
+    """Draw problems with descales by the patterns ``of``; some have groups of query heads, or values that are keys.
+
+    Beside groups they vary along the kv heads, and ``by_sequence``, and by key where a kernel takes them so.
+    """
     always = [OPTIONS[name] for name in subject.kernel.limits.always if name in OPTIONS]
     able = (name for name in FACTORS if subject.supports(name) and not any(x.excludes(OPTIONS[name]) for x in always))
     axes = {name: OPTIONS[name].axes for name in able}
@@ -33,7 +39,9 @@ def descaled(subject: Subject, *needs: str, of: tuple[str, ...], **fixed: Any) -
     ways = [telling(needs=needs, **{name: named(of, letters) for name, letters in axes.items()})]
     limits = subject.kernel.limits
     if subject.supports("gqa") and limits.query_heads is None and limits.kv_heads is None and limits.most("H") >= 4:
-        heads = {name: st.sampled_from([f"{one}@1G11" for one in of]) for name in axes}
+        by_key = ABILITIES["descale_by_key"].of_any if by_sequence and subject.supports("descale_by_key") else ()
+        own = "BG11" if by_sequence else "1G11"
+        heads = {name: st.sampled_from([f"{one}@{'BGK1' if name in by_key else own}" for one in of]) for name in axes}
         ways.append(telling(needs=(*needs, "gqa"), kv_heads=2, query_heads=4, **heads))
     if subject.supports("latent") and "latent" not in fixed:
         ways.append(telling(needs=(*needs, "latent"), **{name: named(of, letters) for name, letters in axes.items()}))
@@ -79,6 +87,7 @@ def test_each_key_has_its_own_descale(subject: Subject, problem: Problem) -> Non
         subject,
         *("k_descale", "seqused_k"),
         of=("near_one", "spread"),
+        by_sequence=True,
         batch=st.sampled_from((2, 3, 4)),
         seqused_k=named(("ragged", "last_shorter", "but_one", "full"), axes="B111"),
     ),

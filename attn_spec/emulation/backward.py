@@ -46,8 +46,8 @@ class TiledGradients(TiledAttention):
             self.L = self.add(self.L, shift, "softmax")
         self.dL = None if dlse is None else self.of_queries_there(self.read(dlse)[..., None])
         self.bias_shape = () if self.bias is None else tuple(options["bias"].shape)
-        self.bias_gradient_dtype = own.get("bias", self.c.gradients)
-        self.sink_gradient_dtype = own.get("sinks", self.c.gradients)
+        #: Dtypes of gradients by the tensor that they are of, if it has its own.
+        self.gradient_dtypes = own
 
     def __call__(self) -> tuple[Any, ...]:
         """Return dQ, dK, dV and, if there are a bias or sinks, dBias and dSinks, each of the shape of its input.
@@ -79,15 +79,18 @@ class TiledGradients(TiledAttention):
                     of_sinks = of_scores[..., at_sink]
             of_k, of_v = self.finish_dk(self.sum_over_group(dk)), self.finish_dv(self.sum_over_group(dv))
             scaled = [self.finish_dq(dq), self.key_gradient(of_k, of_v) if self.without_values else of_k]
-            found = [self.convert(x, "gradients", "score_accumulation") for x in scaled]
+            found = [self.stored_gradient(n, x, "score_accumulation") for n, x in zip("qk", scaled, strict=True)]
             if not self.without_values:
-                found.append(self.convert(of_v, "gradients", "gradient_accumulation"))
+                found.append(self.stored_gradient("v", of_v))
             if self.bias is not None:
-                found.append(self.convert(self.reduce_bias(dbias), self.bias_gradient_dtype, "gradient_accumulation"))
+                found.append(self.stored_gradient("bias", self.reduce_bias(dbias)))
             if self.sinks is not None:
-                dsinks = self.reduce_sinks(of_sinks)
-                found.append(self.convert(dsinks, self.sink_gradient_dtype, "gradient_accumulation"))
+                found.append(self.stored_gradient("sinks", self.reduce_sinks(of_sinks)))
             return tuple(found)
+
+    def stored_gradient(self, name: str, x: Any, source: str = "gradient_accumulation") -> Any:
+        """Return the gradient of a tensor in its format: that of the tensor, if it has a dtype of its own."""
+        return self.convert(x, self.gradient_dtypes.get(name, "gradients"), source)
 
     # Reading
 

@@ -18,7 +18,7 @@ from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.presentations import PRESENTATIONS, presented
 from attn_spec.problem.conventions import of_kernel
-from attn_spec.problem.dtypes import dtype_of, spelled
+from attn_spec.problem.dtypes import INPUTS, dtype_of, spelled
 from attn_spec.problem.options import OPTIONS
 
 from .arithmetic import Order
@@ -150,7 +150,9 @@ def emulate_both(
         dO = shown.read("output", dout, **asked)
         rows = {n: shown.read(n, options[n], **asked) for n in (*TENSORS, "dlse") if options.get(n) is not None}
         aligned = {"causal_alignment": made.conventions.causal_alignment}
-        options = {**aligned, **options, **rows, "option_dtypes": made.option_dtypes}
+        dtypes, usual = made.dtypes_at(dtype), contract.gradients
+        of_inputs = {name: own for name in INPUTS if (own := dtype_of(dtypes, name, usual)) != usual}
+        options = {**aligned, **options, **rows, "option_dtypes": {**made.option_dtypes, **of_inputs}}
         options |= _of_tables(options, dtype_of(dtype, "q"))
 
         def run(

@@ -25,5 +25,5 @@ def test_certify_meets_one_in_a_thousand_nearly_always():
     assert PROFILES["certify"].chance(0.0, properties=40) == 0.0
 
 
-def test_one_problem_in_five_is_of_a_size():
-    assert [len(turns.turns(profile.examples, "a.property")) for profile in PROFILES.values()] == [2, 12, 80]
+def test_one_problem_in_four_is_of_a_size():
+    assert [len(turns.turns(profile.examples, "a.property")) for profile in PROFILES.values()] == [2, 15, 100]
