@@ -35,7 +35,6 @@ from attn_spec.problem.quantities import DIFFERENTIABLE
 from attn_spec.problem.shape_spec import AskedShape
 from attn_spec.problem.used_places import used_places
 
-#: Context manager around a call, made from the seconds that the call may take.
 #: Function that gives a tensor another layout in memory, see ``memory``.
 Arrange = Callable[[Any], Any]
 #: Seconds that one kernel call may take, and those for each batch entry if these are more: a kernel may take tens of

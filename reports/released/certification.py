@@ -12,7 +12,7 @@ from attn_spec import atomic
 from attn_spec.evidence.certificate import Certificate
 from attn_spec.search.property import load_all
 
-from .environments import Installed, processor_seconds
+from .environments import Installed, last_line
 from .findings import Finding, as_known_defects
 from .implementations import Implementation
 
@@ -38,12 +38,9 @@ def certified(
         command += ["--output", str(written)]
         if findings and (expected := as_known_defects(findings, load_all())):
             command += ["--known-defects", str(atomic.write(Path(name) / "known.toml", expected))]
-        before = processor_seconds()
-        done = installed.run(command, Path(name))
-        seconds = round(processor_seconds() - before, 1)
+        done, seconds = installed.timed(command, Path(name))
         if not written.is_file():
-            told = (done.stderr or done.stdout).strip().splitlines()
-            return Certified(document=None, reason=told[-1] if told else "no output", seconds=seconds)
+            return Certified(document=None, reason=last_line(done.stderr, done.stdout), seconds=seconds)
         document = Certificate.model_validate(json.loads(written.read_text(encoding="utf-8")))
     return Certified(document=document, seconds=seconds)
 

@@ -122,16 +122,27 @@ class Installed:
             timeout=limit,
         )
 
+    def timed(self, command: Sequence[str], folder: Path) -> tuple[CompletedProcess[str], float]:
+        """Run a command of the environment, and return what it printed and its seconds of processor time."""
+        before = _processor_seconds()
+        done = self.run(command, folder)
+        return done, round(_processor_seconds() - before, 1)
+
     def version(self, package: str) -> str:
         """Return the version of a distribution that is installed there; empty if it is not."""
         program = f"from importlib.metadata import version; print(version({package!r}))"
         return self.run(["python", "-c", program], self.commands).stdout.strip()
 
 
-def processor_seconds() -> float:
+def _processor_seconds() -> float:
     """Return the processor seconds of the processes that were run and have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+def last_line(*printed: str) -> str:
+    """Return the last line of the first text that has one."""
+    return next((text.strip().splitlines()[-1] for text in printed if text.strip()), "no output")
 
 
 def made(environment: Environment, folder: Path) -> Installed:

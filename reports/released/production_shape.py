@@ -13,7 +13,7 @@ from attn_spec.search.verdict import Verdict
 
 from . import verdicts
 from .certification import certified, declared
-from .environments import Installed
+from .environments import Installed, last_line
 from .findings import Finding
 from .implementations import Implementation
 from .outcome import COULD_NOT_RUN, AtShape, Refutation
@@ -65,6 +65,5 @@ def _call_seconds(implementation: Implementation, installed: Installed, shape: s
     command = ["python", str(TIMER), implementation.spec, *declared(implementation), "--shape", shape]
     done = installed.run(command, Path.cwd())
     if done.returncode:
-        last = next(reversed(done.stderr.strip().splitlines()), "no output")
-        return {}, f"no call was timed: {last}"
+        return {}, f"no call was timed: {last_line(done.stderr)}"
     return json.loads(done.stdout.splitlines()[-1]), ""

@@ -12,7 +12,7 @@ from attn_spec.nearest_names import suggestion
 from attn_spec.search.property import load_all
 from attn_spec.search.verdict import Verdict
 
-from .environments import Installed
+from .environments import Installed, last_line
 from .findings import SCRIPTS, Finding
 from .outcome import Stale
 
@@ -74,5 +74,4 @@ def _not_shown(script: str, installed: Installed) -> str:
         return ""
     if done.returncode == 0:
         return f"is {MENDED}: {script} ends with 0, not with {SHOWN}"
-    last = next(reversed(done.stderr.strip().splitlines()), "no output")
-    return f"has a script that fails: {script} ends with {done.returncode}: {last}"
+    return f"has a script that fails: {script} ends with {done.returncode}: {last_line(done.stderr)}"

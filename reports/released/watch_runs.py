@@ -12,7 +12,7 @@ from pathlib import Path
 
 from attn_spec.watching.tally import Tally, load
 
-from .environments import Installed, processor_seconds
+from .environments import Installed, last_line
 from .outcome import COULD_NOT_RUN, Watched
 
 #: Folder of the files of pytest.
@@ -80,14 +80,11 @@ def watch(run: WatchRun, installed: Installed, folder: Path) -> Watched:
         command = ["python", "-m", "pytest", *ALONE, "--rootdir", name, str(MODELS / run.file)]
         command += [part for function in run.functions for part in ("--attn-watch", function)]
         command += ["--attn-watch-share", SHARE, "--attn-watch-report-only", "--attn-watch-report", str(written)]
-        before = processor_seconds()
-        done = installed.run(command, folder)
-        seconds = round(processor_seconds() - before, 1)
+        done, seconds = installed.timed(command, folder)
         functions = tuple(load(written)) if written.is_file() else ()
     version = installed.version(run.package)
     if done.returncode:
-        told = (done.stdout or done.stderr).strip().splitlines()
-        reason = f"pytest ended with {done.returncode}: {told[-1] if told else 'no output'}"
+        reason = f"pytest ended with {done.returncode}: {last_line(done.stdout, done.stderr)}"
         return Watched(name=run.name, result=COULD_NOT_RUN, reason=reason, version=version, seconds=seconds)
     result, reason = _result(functions)
     return Watched(name=run.name, result=result, reason=reason, version=version, functions=functions, seconds=seconds)
