@@ -19,6 +19,7 @@ from attn_spec.search.assertions import (
     differentiable,
 )
 from attn_spec.search.drawing.cotangents import cotangent, randomness
+from attn_spec.search.histories import reason_to_overwrite, rewritten
 from attn_spec.search.property import attention_property
 
 #: Backward passes that must agree.
@@ -130,6 +131,23 @@ def test_a_second_pass_through_one_graph_gives_the_same_gradients(subject: Subje
     if subject.conventions.deterministic:
         assert_gradients_unchanged(first, second, "in a second pass through one graph")
     assert_gradients_within_bound(subject, problem, dO, second)
+
+
+@attention_property(
+    source=FUNCTION + "; layers share a kernel, whose calls all come before the backward pass of the first",
+    hunts="tensors saved for the backward pass, or gradients, in a workspace that the next call overwrites",
+    needs=("backward",),
+    problems=nonempty,
+    not_applicable=reason_to_overwrite,
+)
+def test_calls_in_between_leave_gradients_alone(subject: Subject, problem: Problem) -> None:
+    """Gradients are within their bounds if another problem is solved between the passes, and no call overwrites them.
+
+    Both passes of the other problem are made between those of the first, and again before its gradients are read.
+    """
+    dO, other = cotangent(subject, problem), rewritten(problem)
+    found = replace(subject, between=lambda own: own.gradients(other, dO)).gradients(problem, dO)
+    assert_gradients_within_bound(subject, problem, dO, found)
 
 
 @attention_property(

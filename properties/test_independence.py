@@ -1,6 +1,7 @@
 """Independence: an answer depends on the numbers of its own problem; not on companions, memory layout, or history."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,12 @@ from attn_spec.kernels import memory
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import Raised
 from attn_spec.kernels.subject import Answer, Subject
-from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import adds_to_scores
 from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, selected
 from attn_spec.search.drawing.cotangents import randomness
 from attn_spec.search.drawing.strategies import TAME, problems
+from attn_spec.search.histories import reason_to_overwrite, rewritten
 from attn_spec.search.property import attention_property
 
 FUNCTION = "attention is a function of its arguments"
@@ -27,19 +28,6 @@ CALLS = 4
 def in_batches(subject: Subject) -> SearchStrategy[Problem]:
     """Draw problems of two or three batch entries that overflow nothing."""
     return problems(subject, without=("empty", adds_to_scores), regimes=TAME, batch=st.sampled_from((2, 3)))
-
-
-def rewritten(problem: Problem, keep: int | None = None) -> Problem:
-    """Return the problem with other N(0, 1) values of the same shape, except for the batch entry ``keep``.
-
-    One time in two, only one of q, k, v has other values.
-    """
-    rng = randomness(problem)
-    changed = ("q", "k", "v") if rng.random() < 0.5 else rng.choice(["q", "k", "v"], size=1)
-    kept = (np.arange(problem.batch) == keep)[:, None, None, None]
-    arrays = {name: getattr(problem, name) for name in changed}
-    other = {name: bits.nearest(rng.standard_normal(x.shape), problem.dtype_of(name)) for name, x in arrays.items()}
-    return problem.with_inputs(**{name: np.where(kept, x, other[name]) for name, x in arrays.items()})
 
 
 def assert_agree(subject: Subject, problem: Problem, before: Answer, after: Answer, what: str) -> None:
@@ -191,6 +179,19 @@ def test_old_answers_are_not_given_again(subject: Subject, problem: Problem) -> 
     assert_within_bound(subject, other, subject(other, arrange=arrange))
     again = subject(problem, arrange=arrange)
     assert_agree(subject, problem, first, again, "after another problem of the same shape was solved")
+
+
+@attention_property(
+    source=FUNCTION + "; what a caller has been given is the caller's",
+    hunts="one buffer that is returned again and again, so that a later call overwrites an earlier answer",
+    problems=lambda subject: problems(subject, without=("empty",), regimes=TAME),
+    not_applicable=reason_to_overwrite,
+    each_call=True,
+)
+def test_a_later_call_leaves_an_answer_alone(subject: Subject, problem: Problem) -> None:
+    """An answer that is read after another problem was solved is what it was before, and within its bound."""
+    other = rewritten(problem)
+    assert_within_bound(subject, problem, replace(subject, between=lambda own: own(other))(problem))
 
 
 @attention_property(

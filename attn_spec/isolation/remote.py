@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,13 @@ class Remote(Strided):
         found = tensor.view(StandIn)
         found.named, found.device = str(tensor.dtype), self.wire.device.partition(":")[0]
         return found
+
+    @contextmanager
+    def kept(self, returned: Any) -> Iterator[Callable[[], Any]]:
+        """Have the worker keep its last call, which the last call is again after the results were read."""
+        del returned
+        with self.wire.last_call_kept() as again:
+            yield again
 
     def dtype_of(self, tensor: Any) -> str:
         return getattr(tensor, "named", None) or str(tensor.dtype)

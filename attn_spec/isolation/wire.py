@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ class Wire:
     def __init__(self, process: Process) -> None:
         self.process, self.device = process, "cpu"
         self._places, self._calls = Places(), 0
+        #: Number of the call whose results the process holds, and of those that it keeps besides, the latest last.
+        self._current = 0
+        self._kept: list[int] = []
         #: Library whose arrays stand for the kernel's tensors.
         self.library: Framework | None = None
         #: Names of the tensors that the current call records for differentiation, by identity.
@@ -36,7 +40,7 @@ class Wire:
         arrays: list[np.ndarray] = []
 
         def sent(x: Any) -> Header:
-            if isinstance(x, StandIn) and x.origin is not None and x.origin[0] == self._calls:
+            if isinstance(x, StandIn) and x.origin is not None and x.origin[0] == self._current:
                 return {"returned": x.origin[1]}
             if not isinstance(x, np.ndarray):
                 return {"plain": encoded(x)}
@@ -49,8 +53,28 @@ class Wire:
         header["options"] = {name: sent(x) for name, x in options.items()}
         numbers = {id(x): number for number, x in enumerate(arrays)}
         header["recorded"] = {name: numbers[x] for x, name in self.recording.items() if x in numbers}
-        self._calls += what == "call"
+        if what == "call":
+            self._calls += 1
+            self._current = self._calls
         return self._answered(what, header, arrays)
+
+    @contextmanager
+    def last_call_kept(self) -> Iterator[Callable[[], Any]]:
+        """Keep the last call's results while others are made; yield a function that reads them and ends that.
+
+        The last call is then the one that was kept, so that cotangents may be pulled back through it.
+        """
+        self._answered("call", {"do": "keep", "device": self.device, "depth": len(self._kept)}, [])
+        self._kept.append(self._current)
+
+        def again() -> Any:
+            self._current = self._kept[-1]
+            return self._answered("call", {"do": "resume", "device": self.device, "depth": len(self._kept) - 1}, [])
+
+        try:
+            yield again
+        finally:
+            self._kept.pop()
 
     def pull(self, cotangents: Sequence[np.ndarray], *, again: bool) -> Any:
         """Pull cotangents back through the last recorded call. Raises as :meth:`call` does."""
@@ -78,7 +102,7 @@ class Wire:
             if result.raised is not None:
                 kind = OutOfMemory if result.starved else Raised
                 raise kind(f"the kernel's {what}{line(result.raised)}")
-            found = returned(result, blobs, self.library, self._calls if what == "call" else None)
+            found = returned(result, blobs, self.library, self._current if what == "call" else None)
             change(arrays, result.changed, blobs)
         except DiedError as error:
             raise Crashed(str(error)) from None

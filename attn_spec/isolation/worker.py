@@ -71,6 +71,10 @@ class Serving:
         self.returned: Any = None
         #: Function that pulls cotangents back through the last recorded call.
         self.pull: Pull | None = None
+        #: Result of the last forward or backward pass, and whether every value of it is sent.
+        self.last: tuple[Any, bool] = None, False
+        #: The three above of calls that are kept while others are made.
+        self.kept: list[tuple[Any, Pull | None, tuple[Any, bool]]] = []
         self.state = GlobalState()
         #: Folder of this process, which sources of a solution are written into.
         self.home = Path.cwd()
@@ -83,6 +87,8 @@ class Serving:
             "missing": self._missing,
             "call": self._call,
             "pull": self._pull,
+            "keep": self._keep,
+            "resume": self._resume,
             "imported": lambda header, blobs: ({"files": files(self.home), "packages": packages()}, []),
         }
         return tasks[header["do"]](header, blobs)
@@ -156,6 +162,20 @@ class Serving:
             return {"not_taken": str(error) or "there is no memory for its tensors"}, []
         return self._guarded(header["device"], lambda: pull(cotangents, again=header["again"]), keep=False)
 
+    def _keep(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
+        """Keep the last call; calls at the same depth and above, whose reading failed, are forgotten."""
+        del blobs
+        self.kept[header["depth"] :] = [(self.returned, self.pull, self.last)]
+        return {"parts": [], "kind": "list"}, []
+
+    def _resume(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
+        """Make a call that was kept the last call again, and send the values that its results have now."""
+        del blobs
+        self.returned, self.pull, self.last = self.kept[header["depth"]]
+        del self.kept[header["depth"] :]
+        returned, every_value = self.last
+        return self._guarded(header["device"], lambda: returned, keep=not every_value)
+
     def _record(
         self, function: Callable[..., Any], arguments: list[Any], options: dict[str, Any], asked: Mapping[str, Any]
     ) -> Any:
@@ -190,6 +210,7 @@ class Serving:
             if self.own.lost(device):
                 end_process(f"the kernel{told}; no call of this process can use {device} any more")
             return {"raised": str(told), "starved": isinstance(told, OutOfMemory), **self._noted()}, []
+        self.last = returned, not keep
         if keep:
             self.returned = returned
         return answer[0] | self._noted(), answer[1]

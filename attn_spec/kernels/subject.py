@@ -22,6 +22,7 @@ from attn_spec.kernels.global_state import restoring
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process, failed
+from attn_spec.kernels.overwritten import after_another_call
 from attn_spec.kernels.placement import EMPTY_STATES, PAGE_SIZES, TAILS, Placement
 from attn_spec.kernels.presentation import Handed, Presentation, shape_of
 from attn_spec.kernels.presentations import PRESENTATIONS
@@ -59,6 +60,8 @@ class Subject:
     guard: Guard = no_guard
     #: Number of backward passes through the graph of one forward call; the gradients are from the last pass.
     passes: int = 1
+    #: Function that makes another call of the subject: before results are read, and so between the passes of a call.
+    between: Callable[[Subject], object] | None = None
     #: Shapes that a user asks for, at which the kernel is examined too.
     shapes: tuple[AskedShape, ...] = ()
     #: Choices of a packed call that change no answer, by the fields of ``placement.Placement``.
@@ -275,10 +278,17 @@ class Subject:
         inputs = dict(tensors) | {name: options[self.kernel.keyword(name)] for name in names if name in OPTIONS}
         result, pull = self._record(part, tensors, options, {name: inputs[name] for name in names})
         returned.out_and_lse(result)
+        result = self._after_another("an output that was recorded", result)
         with self._guarded("backward", part):
             found = [pull(cotangents, again=turn < self.passes) for turn in range(1, self.passes + 1)][-1]
             self.framework.wait(self.device, found)
-        return result, found
+        return result, self._after_another("a gradient", found)
+
+    def _after_another(self, what: str, result: Any) -> Any:
+        """Return the results of a call, read after another call if the subject has one between."""
+        if (between := self.between) is None:
+            return result
+        return after_another_call(self.framework, what, result, lambda: between(replace(self, between=None)))
 
     def _record(
         self, part: Problem, tensors: Mapping[str, Any], options: Mapping[str, Any], asked: Mapping[str, Any]
@@ -317,6 +327,7 @@ class Subject:
         with self._guarded("backward", part):
             found = [backward(*given, **options, **extra) for _ in range(self.passes)][-1]  # type: ignore[misc]
             self.framework.wait(self.device, found)
+        found = self._after_another("a gradient", found)
         return result, returned.gradients(found, names, self.presentation.differentiable)
 
     def _gradient(self, problem: Problem, name: str, holder: str, tensor: Any) -> bits.Values:
@@ -337,7 +348,7 @@ class Subject:
             result = self.kernel(*tensors.values(), **options, **named)
             self.framework.wait(self.device, list(buffers.values()) or result)
         held = {quantity: self.framework.held(x) for quantity, x in buffers.items()}
-        return destinations.written(result, held) if held else result
+        return destinations.written(result, held) if held else self._after_another("an output", result)
 
     def _buffers(self, part: Problem) -> dict[str, Any]:
         """Return new tensors for the results that the kernel writes into tensors it is given, by quantity."""

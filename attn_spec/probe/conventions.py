@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from attn_spec.judgement.other_problems import explains
+from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.conventions import CONVENTIONS, SAME, Convention
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import judged
+from attn_spec.search.histories import rewritten
 from attn_spec.search.plain_calls import plain, with_a_row_empty_by_bias, with_an_empty_row
 
 from .instrument import Finding, asked
@@ -35,8 +38,13 @@ def conventions(subject: Subject) -> tuple[Subject, list[Finding]]:
         found.append(finding)
         if finding.value is not None:
             subject = subject.keeping(**{name: finding.value})
-    repeated = asked("deterministic", partial(determinism, subject))
-    return subject, [*found, *([repeated] if repeated.value == "False" else [])]
+    for name, experiment, usual in (
+        ("deterministic", determinism, "True"),
+        ("overwrites_results", overwriting, "False"),
+    ):
+        finding = asked(name, partial(experiment, subject))
+        found += [finding] if finding.value not in {usual, None} else []
+    return subject, found
 
 
 def determinism(subject: Subject) -> Finding:
@@ -45,6 +53,19 @@ def determinism(subject: Subject) -> Finding:
     answers = [subject(problem)["output"] for _ in range(CALLS)]
     same = all(bits.identical(answers[0], other).all() for other in answers[1:])
     return Finding("deterministic", str(same), f"{CALLS} equal calls give {'equal' if same else 'different'} bits")
+
+
+def overwriting(subject: Subject) -> Finding:
+    """Return whether the next call overwrites an answer."""
+    problem = plain(subject.kernel, subject.dtype)
+    interrupted = replace(subject, between=lambda own: own(rewritten(problem)))
+    try:
+        interrupted(problem)
+    except CallFailed:
+        raise
+    except Misbehaviour as error:
+        return Finding("overwrites_results", "True", str(error).partition(";")[0])
+    return Finding("overwrites_results", "False", "an answer is the same after the next call")
 
 
 def _explained(subject: Subject, row: Convention, quantity: str, problem: Problem) -> Finding:

@@ -149,7 +149,7 @@ def _of_calls(kernel: Kernel) -> list[str]:
 def _of_conventions(agreed: Sequence[Finding]) -> list[str]:
     """Return lines for the argument ``conventions``; none if no convention was found."""
     rows = [
-        f"        {one.name!r}: {one.value if one.name == 'deterministic' else repr(one.value)},  # {one.evidence}"
+        f"        {one.name!r}: {one.value if one.value in ('True', 'False') else repr(one.value)},  # {one.evidence}"
         for one in agreed
         if one.value is not None
     ]

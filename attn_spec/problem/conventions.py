@@ -214,6 +214,14 @@ class Conventions:
         choices={True: "equal calls, equal bits", False: "each call may round in another order"},
         default=True,
     )
+    overwrites_results: bool = convention(
+        says="Whether a later call may overwrite what an earlier call returned.",
+        choices={
+            False: "what a call returned stays as it is",
+            True: "the next call may use the memory of the results again, as CUDA graphs do",
+        },
+        default=False,
+    )
     batch_invariant: bool = convention(
         says="Whether a row's bits are independent of the rest of the batch.",
         choices={

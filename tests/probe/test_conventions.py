@@ -11,6 +11,7 @@ from attn_spec.probe.conventions import conventions, determinism
 from attn_spec.probe.options import AS_SPECIFIED, uses
 from attn_spec.problem.conventions import CONVENTIONS
 from attn_spec.search.preflight import preflight
+from tests.kernels import overwriting
 
 #: Conventions that an answer of finite numbers shows, of a kernel that takes neither lengths nor sinks.
 NAMES = [name for name, row in CONVENTIONS.items() if row.decides and not row.behind_lengths and not row.of]
@@ -98,6 +99,15 @@ def test_equal_calls_that_differ_are_found():
     assert determinism(subject).value == "False"
     assert ready(known(*TABLE[0])) is not None
     assert determinism(ready(known(*TABLE[0]))).value == "True"
+
+
+def test_a_kernel_of_one_buffer_is_found_to_overwrite_its_results():
+    found = {one.name: one for one in conventions(Subject(overwriting.one_buffer, "float32"))[1]}
+    assert (found["overwrites_results"].value, found["overwrites_results"].evidence) == (
+        "True",
+        "an output is overwritten by the next call: 256 of 256 elements have other values then",
+    )
+    assert "overwrites_results" not in {one.name for one in conventions(Subject(overwriting.fresh, "float32"))[1]}
 
 
 def test_an_option_that_does_nothing_is_told_with_what_explains_it():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, ClassVar
@@ -107,6 +108,14 @@ class Framework(ABC):
     def device_name(self, device: str) -> str:
         """Return the manufacturer's name of a device other than "cpu". Raises :class:`FrameworkError`."""
         raise FrameworkError(self.missing(device))
+
+    @contextmanager
+    def kept(self, returned: Any) -> Iterator[Callable[[], Any]]:
+        """Keep what the last call returned while other calls are made; yield a function that reads it after them.
+
+        It gives the same results, with the values that they have by then.
+        """
+        yield lambda: returned
 
     def wait(self, device: str, returned: Any) -> None:
         """Wait until the returned tensors are computed, so that an asynchronous error is raised by the call that caused
