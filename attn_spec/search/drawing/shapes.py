@@ -15,6 +15,7 @@ from attn_spec.problem.options import FACTORS, OPTIONS
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
+    from attn_spec.kernels.limits import Limits
     from attn_spec.kernels.subject import Subject
     from attn_spec.search.drawing.regimes import Recipe
 
@@ -47,6 +48,9 @@ FEW_ENTRIES = 3
 MOST_OF_ONE_NUMBER = 2**11
 #: Largest Hq times the slowness of a kernel.
 HEADS_BUDGET = 256
+#: Largest B * Hq * Sq * Sk, with B * Hq > 1, of a kernel whose lengths must be multiples of large numbers. Judging
+#: gradients takes about a hundred arrays of this size, which are 4 GB.
+MOST_SCORES = 2**22
 
 
 #: Lengths, one in nine of them long. In one list a length shrinks to any length before it.
@@ -177,24 +181,48 @@ def of_layer(recipe: Recipe, widths: tuple[int, int, int] | None, *, own_values:
 def within_limits(recipe: Recipe, subject: Subject, budget: float) -> Recipe:
     """Return the recipe with lengths that the kernel takes, and with a cost within ``budget`` of an ordinary kernel."""
     budget, limits = budget / _slowness(subject), subject.kernel.limits
+    least = limits.step("QK") ** 2
+    same = recipe.key_length == recipe.query_length and limits.query_lengths is None and least <= MOST_SCORES
+    square = same or not subject.supports("cross")
+    recipe = _of_few_heads(recipe, limits, least if square else limits.step("Q") * limits.step("K"))
     cost = recipe.batch * recipe.query_heads * (max(recipe.head_dim, recipe.value_dim) + 48)
     dear = budget / projections if (projections := _projections(recipe, subject)) else math.inf
-    if not subject.supports("cross") or (recipe.key_length == recipe.query_length and limits.query_lengths is None):
+    if square:
         step, most = limits.step("QK"), min(limits.most("Q"), limits.most("K"))
         both = -(-recipe.key_length // step) * step
         both = _at_most(both, min(max(min(math.sqrt(budget / cost), dear), step), most), step)
         return replace(recipe, key_length=both, query_length=both)
     step, rows = limits.step("K"), limits.step("Q")
-    most = min(max(min(budget / cost, dear), step), limits.most("K"))
+    fit = budget / cost
+    if rows > 1:
+        fit = max(fit / rows, min(fit, MOST_SCORES / (recipe.batch * recipe.query_heads * rows)))
+    most = min(max(min(fit, dear), step), limits.most("K"))
     keys = _at_most(-(-recipe.key_length // step) * step, most, step)
     queries = -(-recipe.query_length // rows) * rows
-    most = min(max(min(budget / (cost * max(keys, 1)), dear), rows), limits.most("Q"))
+    fit = budget / (cost * max(keys, 1))
+    if limits.keys_reach_queries:  # more queries than keys bring as many keys along
+        fit = min(fit, max(keys, math.sqrt(budget / cost)))
+    most = min(max(min(fit, dear), rows), limits.most("Q"))
     queries = _at_most(queries, most, rows)
     if limits.query_lengths is not None:
         queries = min(limits.query_lengths, key=lambda length: abs(length - queries))
     if limits.keys_reach_queries:
         keys = max(keys, -(-queries // step) * step)
     return replace(recipe, key_length=keys, query_length=queries)
+
+
+def _of_few_heads(recipe: Recipe, limits: Limits, least: int) -> Recipe:
+    """Return the recipe with fewer heads and batch entries if the ``least`` scores of one head are too many for all.
+
+    The number of heads stays that of a layer, and of a kernel that takes certain numbers alone.
+    """
+    most = max(MOST_SCORES // least, 1)
+    batch, pair = recipe.batch, (recipe.query_heads, recipe.kv_heads)
+    if batch * pair[0] <= most:
+        return recipe
+    if recipe.query_projection is None and limits.query_heads is None and limits.kv_heads is None:
+        pair = at_most_heads(pair, most)
+    return replace(recipe, batch=max(min(batch, most // pair[0]), 1), query_heads=pair[0], kv_heads=pair[1])
 
 
 def _projections(recipe: Recipe, subject: Subject) -> float:

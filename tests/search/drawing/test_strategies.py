@@ -17,7 +17,7 @@ from attn_spec.problem import patterns
 from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.options import parameters
 from attn_spec.problem.traits import positional
-from attn_spec.search.drawing import shapes, strategies
+from attn_spec.search.drawing import shapes, sizes, strategies, turns
 from attn_spec.search.drawing.draws import of_the_seed_alone
 from attn_spec.search.drawing.regimes import SCORE_REGIMES, VALUE_REGIMES, Recipe
 
@@ -147,6 +147,24 @@ def test_no_problem_is_drawn_that_the_kernel_does_not_take(limits):
     assert {limits.refusal(problem) for problem in problems} == {""}
     assert len({problem.key_length for problem in problems}) > 3  # of so few draws in steps of 64
     assert any("cross" in problem.options() for problem in problems)
+
+
+@pytest.mark.parametrize("supports", [("gqa", "dv"), ("gqa", "dv", "cross")])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(keys_reach_queries=True),
+        Limits(multiples={"Q": 512, "K": 512}),
+        Limits(multiples={"Q": 1024, "K": 2048}, keys_reach_queries=True),
+    ],
+)
+def test_no_problem_of_a_size_has_more_scores_than_there_is_memory_for(supports, limits):
+    limited = subject(*supports, limits=limits)
+
+    for size in (size for size in sizes.SIZES if not (size.long or size.rare)):
+        with turns.drawn_in(turns.Turn(size, 0)):
+            for recipe in drawn(strategies.recipes(limited), 12):
+                assert recipe.batch * recipe.query_heads * recipe.query_length * recipe.key_length <= shapes.MOST_SCORES
 
 
 def test_a_kernel_of_one_kv_head_is_given_one_for_groups_of_any_size():
