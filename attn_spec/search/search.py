@@ -68,12 +68,14 @@ def search(
     tick: Callable[[int], None] = lambda examples: None,
     *,
     found: Callable[[str], None] = lambda message: None,
+    explained: bool = True,
 ) -> tuple[Row, Case | None]:
     """Look for a problem that refutes ``property_``; return the verdict, and the smallest refuting case or None.
 
     The problems depend on the seed, the property, the dtype and what the kernel supports. ``tick`` is called with the
     number of problems tried. ``found`` is called with the message of the first refutation, before the problem is made
-    smaller. Raises :class:`PropertyError`.
+    smaller. Unless the failure is to be ``explained``, there is no case, and no hint is looked for. Raises
+    :class:`PropertyError`.
     """
     row = Row(property=property_.id, kernel=subject.kernel.name, dtype=subject.dtype, verdict=Verdict.NOT_DECLARED)
     subject = subject.for_gradients if "backward" in property_.needs else subject
@@ -102,10 +104,11 @@ def search(
     if not isinstance(error, AssertionError):
         raise PropertyError(replace(row, verdict=Verdict.NOT_EXERCISED, message=faults.text(error))) from error
     verdict, missing = Verdict.SUSPECT if isinstance(error, Suspicion) else Verdict.REFUTED, []
-    case, decided = None, replace(row, verdict=verdict)
-    with faults.told("case", missing):
-        case = replace(case_of(property_, subject, problem, error, hunt.first), others=tuple(hunt.told_apart()))
-        decided = case.decides(row, verdict)
+    case, decided = None, replace(row, verdict=verdict, message=str(error))
+    if explained:
+        with faults.told("case", missing):
+            case = replace(case_of(property_, subject, problem, error, hunt.first), others=tuple(hunt.told_apart()))
+            decided = case.decides(row, verdict)
     return (replace(decided, message="\n".join([str(error), *missing])) if missing else decided), case
 
 

@@ -1,11 +1,19 @@
 """Hints that a case keeps: of a small problem, those that explain the first one too."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from attn_spec.contract.presets import FP32
 from attn_spec.judgement.measure import judge
+from attn_spec.kernels.resolve import resolve
+from attn_spec.kernels.subject import Subject
 from attn_spec.search.causes import hints_of
-from attn_spec.search.property import Refutation
+from attn_spec.search.profiles import PROFILES
+from attn_spec.search.property import Refutation, load_all
+from attn_spec.search.search import search
+from attn_spec.search.verdict import Verdict
 from tests.one_head import float32_head
 
 
@@ -40,3 +48,18 @@ def test_a_contract_is_named_only_where_it_explains_the_first_problem_too():
     assert hints_of(refuted(tf32, option), first()) == (option,)
     assert hints_of(refuted(tf32), first(tf32)) == (tf32,)
     assert hints_of(refuted(tf32)) == hints_of(refuted(tf32), refuted()) == (tf32,)
+
+
+@pytest.mark.parametrize("explained", [True, False])
+def test_a_failure_that_is_not_to_be_explained_has_no_case_and_asks_for_no_hint(explained):
+    asked = []
+
+    def check(subject, problem):
+        raise Refutation("wrong", explain=lambda: asked.append(problem) or ("a hint",))
+
+    made = replace(load_all()["accuracy.output_is_within_its_bound"], check=check)
+    subject = Subject(resolve("numpy_naive"), "float32")
+    row, case = search(made, subject, PROFILES["smoke"], seed=0, explained=explained)
+
+    assert (row.verdict, row.message.splitlines()[0]) == (Verdict.REFUTED, "wrong")
+    assert (case is not None, bool(asked)) == (explained, explained)

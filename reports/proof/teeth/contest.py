@@ -59,8 +59,8 @@ def by_suite(mutant: Mutant, budget: int, seed: int = 0) -> Outcome:
             if meter.is_spent:
                 break
             effort = replace(EFFORT, examples=examples)
-            kernel, told = meter.on(mutant.kernel), {"shapes": mutant.shapes}
-            row, _ = examine(property_, kernel, mutant.dtype, effort, seed + turn, **told)
+            kernel = meter.on(mutant.kernel)
+            row, _ = examine(property_, kernel, mutant.dtype, effort, seed + turn, shapes=mutant.shapes)
             problems += row.examples
             if row.verdict in CAUGHT:
                 seconds = round(time.monotonic() - start, 2)

@@ -77,7 +77,7 @@ def first_kill(mutant: Mutant, cells: Sequence[Cell], profile: Profile, seed: in
         return None
     first = min(caught, key=lambda cell: (cell.verdict is Verdict.SUSPECT, cell.examples))
     property_ = properties.load_all()[first.property_id]
-    row, case = examine(property_, mutant.kernel, mutant.dtype, profile, seed, shapes=mutant.shapes)
+    row, case = examine(property_, mutant.kernel, mutant.dtype, profile, seed, shapes=mutant.shapes, explained=True)
     found = {"verdict": first.verdict, "examples": first.examples, "seconds": first.seconds}
     problem = "" if case is None else repr(case.problem)
     return Kill(mutant=mutant.id, property_id=first.property_id, problem=problem, message=row.message, **found)
@@ -91,10 +91,14 @@ def examine(
     seed: int = 0,
     *,
     shapes: tuple[AskedShape, ...] = (),
+    explained: bool = False,
 ) -> tuple[Row, Case | None]:
-    """Return the verdict of one property; a property that fails by itself has not exercised the kernel."""
+    """Return the verdict of one property, and if it is to be ``explained`` the case of a refutation.
+
+    A property that fails by itself has not exercised the kernel.
+    """
     try:
-        return search(property_, Subject(kernel, dtype, shapes=shapes), profile, seed)
+        return search(property_, Subject(kernel, dtype, shapes=shapes), profile, seed, explained=explained)
     except PropertyError as error:
         return error.row, None
 
