@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from attn_spec.cli import screen
-from attn_spec.cli.exit_codes import CODES, INTERRUPTED, CouldNotRun, check_writable, of_all
+from attn_spec.cli.exit_codes import CODES, INTERRUPTED, CouldNotRun, check_apart, check_writable, of_all
 from attn_spec.evidence import certificate, report
 from attn_spec.evidence.certificate import Certificate
 from attn_spec.sessions.examination import SHARES, CannotRunError, examine
@@ -89,10 +89,6 @@ def _workers(chosen: dict[str, Any]) -> int:
     return 1 if chosen["only"] else SHARES if chosen["scheduler"] else 2 if several else 1
 
 
-#: Endings of the files of a report.
-_PAGES = (".html", ".md", ".json")
-
-
 def _check_writable(output: Path, page: Path | None) -> None:
     """Check before a search of hours that its results can be written. Raises :class:`CouldNotRun`."""
     for path in filter(None, (output, page)):
@@ -102,8 +98,6 @@ def _check_writable(output: Path, page: Path | None) -> None:
             f"{output} is not a certificate, and would be overwritten; remove it, or choose another --output"
         )
     if page is not None:
-        stem = page.with_suffix("") if page.suffix in _PAGES else page
-        if output.resolve() in {stem.with_name(stem.name + ending).resolve() for ending in _PAGES}:
-            raise CouldNotRun(f"--report {page} would overwrite the certificate {output}; choose another --report")
+        check_apart(page, output, "--report")
     if page is not None and importlib.util.find_spec("matplotlib") is None:
         raise CouldNotRun(report.NO_MATPLOTLIB)

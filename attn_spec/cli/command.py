@@ -18,7 +18,7 @@ import click
 
 from attn_spec import __version__, faults
 from attn_spec.cli import configuration, exit_codes, explanations
-from attn_spec.cli.exit_codes import CODES, INTERRUPTED, Command, CouldNotRun, check_writable
+from attn_spec.cli.exit_codes import CODES, INTERRUPTED, Command, CouldNotRun, check_apart, check_writable
 from attn_spec.probe.command import probe
 from attn_spec.problem.shape_spec import EXAMPLE, AskedShape, ShapeError
 from attn_spec.search.profiles import PROFILES
@@ -254,15 +254,22 @@ def replay(  # noqa: PLR0917 -- the arguments of a command
 @click.argument("kernels", nargs=-1)
 @choices
 @click.option(
+    "--certificate",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Certificate whose verdicts the page shows too.",
+)
+@click.option(
     "--watched", type=click.Path(dir_okay=False, path_type=Path), help="JSON report of a watch, shown on the page too."
 )
 @output("report.html", PAGE)
-def report(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
+def report(kernels: tuple[str, ...], output: Path, certificate: Path | None, **chosen: Any) -> None:
     """Measure the numeric error of KERNELS (default: all built in), or compare two certificates (two .json files)."""
+    if certificate is not None:
+        check_apart(output, certificate, "--output")
     if kernels and all(name.endswith(".json") for name in kernels):
         _compare(kernels)
         return
-    _write("report", output, kernels=kernels, **chosen)
+    _write("report", output, kernels=kernels, certificate=certificate, **chosen)
 
 
 @main.command()

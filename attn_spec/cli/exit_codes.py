@@ -57,6 +57,14 @@ def check_writable(path: Path) -> None:
         raise CouldNotRun(f"{path} cannot be written: {reason}; choose another place")
 
 
+def check_apart(page: Path, certificate: Path, option: str) -> None:
+    """Check that no file of a report is the certificate; ``option`` names the page. Raises :class:`CouldNotRun`."""
+    from attn_spec.evidence import report
+
+    if certificate.resolve() in {file.resolve() for file in report.files(page).values()}:
+        raise CouldNotRun(f"{option} {page} would overwrite the certificate {certificate}; choose another {option}")
+
+
 class Command(click.Group):
     """A group of commands that distinguishes internal errors from refutations and from errors of the user."""
 

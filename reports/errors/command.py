@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attn_spec import __version__, atomic
+from attn_spec import __version__
+from attn_spec.evidence import report
 from attn_spec.evidence.certificate import load
 from attn_spec.evidence.provenance import environment
 from attn_spec.isolation.foreign import found
@@ -67,8 +68,7 @@ def write_report(
         ".md": tables.markdown(rows, where, verdicts, powers, seen),
         ".json": document(rows, where),
     }
-    stem = path.with_suffix("") if path.suffix in texts else path
-    return [atomic.write(stem.with_name(stem.name + suffix), text) for suffix, text in texts.items()]
+    return report.write(path, texts)
 
 
 def subjects_of(

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from attn_spec import atomic
+from attn_spec.evidence import report
 from attn_spec.evidence.report import ReportError
 from attn_spec.kernels.resolve import resolve
 
@@ -32,8 +32,7 @@ def write_gpu(
     svg.matplotlib()
     made = measured(device, profile, timing=timing) if document is None else read(document)
     texts = {".html": page.html(made), ".md": page.markdown(made), ".json": page.document(made)}
-    stem = path.with_suffix("") if path.suffix in texts else path
-    return [atomic.write(stem.with_name(stem.name + suffix), text) for suffix, text in texts.items()]
+    return report.write(path, texts)
 
 
 def measured(device: str, profile: str, *, timing: bool) -> page.Measured:

@@ -26,8 +26,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from attn_spec import __version__, atomic
+from attn_spec import __version__
 from attn_spec.cli.exit_codes import COULD_NOT_RUN
+from attn_spec.evidence import report
 from attn_spec.nearest_names import suggestion
 
 from . import examination, findings, page, watch_runs
@@ -134,14 +135,12 @@ def _write(
         "machine": platform.machine(),
     }
     told = changes(before, outcomes, watched) if before.outcomes or before.watched else []
-    stem = options.output.with_suffix("") if options.output.suffix in (".html", ".md", ".json") else options.output
     texts = {
         ".html": page.html(shown, seen, about, told),
         ".md": page.markdown(shown, seen, about, told),
         ".json": to_json(outcomes, watched, about),
     }
-    for suffix, text in texts.items():
-        atomic.write(stem.with_name(stem.name + suffix), text)
+    report.write(options.output, texts)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from attn_spec import __version__, atomic
+from attn_spec import __version__
+from attn_spec.evidence import report
 from attn_spec.evidence.provenance import environment
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.resolve import resolve
@@ -53,8 +54,7 @@ def write_statistics(
         where |= {f"left out: {name} of {subject.kernel.name}": reason for name, reason in reasons.items()}
     made = page.Measured(environment=where, points=points, peaks=list(memory.peaks()) if with_memory else [])
     texts = {".html": page.html(made), ".md": page.markdown(made), ".json": page.document(made)}
-    stem = path.with_suffix("") if path.suffix in texts else path
-    return [atomic.write(stem.with_name(stem.name + suffix), text) for suffix, text in texts.items()]
+    return report.write(path, texts)
 
 
 def _subjects(kernel: Kernel, dtype: str | None, device: str) -> list[Subject]:

@@ -120,6 +120,17 @@ def test_a_report_does_not_overwrite_its_certificate(toy, attn_spec, page):
     assert not (toy / "mine.json").exists()
 
 
+def test_a_report_shows_the_verdicts_of_a_certificate_and_does_not_overwrite_it(examined, attn_spec):
+    asked = ("report", "toy.py:sound", "--certificate", "old.json", "--output")
+    done = attn_spec(*asked, "old.html")
+    assert done.returncode == 2
+    assert "--output old.html would overwrite the certificate old.json; choose another --output" in done.stderr
+
+    done = attn_spec(*asked, "page")
+    assert done.returncode == 0, done.stderr
+    assert "1 property x 1 subject = 1 verdict: 1 held" in (examined / "page.md").read_text()
+
+
 COMPILED = """
 import time
 

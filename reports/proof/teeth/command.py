@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from attn_spec import __version__, atomic
+from attn_spec import __version__
+from attn_spec.evidence import report
 from attn_spec.evidence.provenance import environment
 
 from ...errors import svg
@@ -34,8 +35,7 @@ def write_teeth(
     svg.matplotlib()
     made = measured(sample, workers, seed, scheduler) if document is None else read(document)
     texts = {".html": page.html(made), ".md": page.markdown(made), ".json": made.to_json()}
-    stem = path.with_suffix("") if path.suffix in texts else path
-    return [atomic.write(stem.with_name(stem.name + suffix), text) for suffix, text in texts.items()]
+    return report.write(path, texts)
 
 
 def measured(sample: int | None, workers: int, seed: int, scheduler: str | None = None) -> teeth.Teeth:
