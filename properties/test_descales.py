@@ -10,6 +10,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import FACTORS, OPTIONS
 from attn_spec.problem.problem import Problem
@@ -97,15 +98,33 @@ def test_each_sequence_has_its_own_descales(subject: Subject, problem: Problem) 
     assert_within_bound(subject, problem, subject(problem))
 
 
-def products(problem: Problem) -> dict[str, np.ndarray]:
-    """Return the products of q, k and v with their descales, by name; those without a descale are left out."""
+def factors(problem: Problem) -> dict[str, np.ndarray]:
+    """Return the descales as factors of q, k and v, by the name of the tensor; those without a descale are left out."""
     found = {}
     for name in FACTORS:
         if (d := getattr(problem, name)) is not None:
             repeated = name == "q_descale" and d.shape[1] > 1
-            d = np.repeat(d, problem.query_group, axis=1) if repeated else d
-            found[name[0]] = getattr(problem, name[0]) * d
+            found[name[0]] = np.repeat(d, problem.query_group, axis=1) if repeated else d
     return found
+
+
+def products(problem: Problem) -> dict[str, np.ndarray]:
+    """Return the products of q, k and v with their descales, by name; those without a descale are left out."""
+    return {name: getattr(problem, name) * d for name, d in factors(problem).items()}
+
+
+def divisible(problem: Problem) -> Problem:
+    """Return a problem whose integers, times their descales of powers of 2, are integers of their dtype.
+
+    These are multiples of 1 / d, toward 0, whose products with d are not beyond the largest. Tensors of floating-point
+    numbers stay as they are: most of their products are numbers of their dtype.
+    """
+    found = {}
+    for name, d in factors(problem).items():
+        if (form := FORMATS[problem.dtype_of(name)]).is_integer:
+            product = np.clip(np.trunc(getattr(problem, name) * d), -form.largest, form.largest)
+            found[name] = np.trunc(product / d) + 0.0  # an integer has no -0
+    return problem.replace(**found)
 
 
 def fits(problem: Problem) -> bool:
@@ -117,7 +136,9 @@ def fits(problem: Problem) -> bool:
     source="a power of 2 scales a floating-point number exactly, as long as it stays in range",
     hunts="a descale that is left out, squared, of another head or tensor, or one number for all heads",
     needs=("k_descale",),
-    problems=lambda subject: descaled(subject, "k_descale", of=("power_of_two", "half"), latent=False).filter(fits),
+    problems=lambda subject: (
+        descaled(subject, "k_descale", of=("power_of_two", "half"), latent=False).map(divisible).filter(fits)
+    ),
 )
 def test_a_power_of_two_moves_into_its_tensor(subject: Subject, problem: Problem) -> None:
     """With descales of powers of 2 the answer is that of q, k and v which have been multiplied, but for both bounds."""

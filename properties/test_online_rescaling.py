@@ -12,6 +12,7 @@ from attn_spec.judgement.analysis import analysis_of
 from attn_spec.judgement.measure import Measurement
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import (
     adds_to_row_sum,
@@ -205,10 +206,11 @@ def test_scaling_v_by_a_power_of_two_scales_the_output(subject: Subject, problem
 
     Values are integers, so that neither they nor the pieces they enter in underflow, nor products with a weight that
     matters. Rows are compared in which nothing may overflow, with V or with 8 V. In a dtype without 8 V, V is an eighth
-    as large, rounded.
+    as large, rounded; toward 0 in a dtype of integers, whose largest number is no multiple of 8.
     """
     if not bits.is_representable(8 * problem.v, dtype := problem.dtype_of("v")):
-        problem = problem.replace(v=bits.nearest(problem.v / 8, dtype))
+        eighth = problem.v / 8
+        problem = problem.replace(v=bits.nearest(np.trunc(eighth) if FORMATS[dtype].is_integer else eighth, dtype))
     changed = problem.replace(v=8 * problem.v)
     accumulators = {(c.output_accumulation, c.inner_accumulation) for c in readings(subject.contract)}
     if "float16" in set().union(*accumulators):  # whose sums of small products are not normal numbers
