@@ -10,7 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.kernels import rounded_writes
+from attn_spec.kernels import quantised_writes, rounded_writes
+from attn_spec.kernels.packed_descales import OF_KEYS
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.options import FACTORS, OPTIONS
@@ -18,7 +19,7 @@ from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import assert_within_bound
 from attn_spec.search.drawing.cotangents import randomness
 from attn_spec.search.drawing.strategies import TAME, named, problems
-from attn_spec.search.property import attention_property
+from attn_spec.search.property import attention_property, quantises
 
 FRAME = "frame condition of an update in place; tenstorrent/tt-metal#54742, ollama/ollama#6831"
 #: Numbers of sequences, mostly several.
@@ -46,8 +47,16 @@ def without_growth(own: Subject) -> str:
 
 def without_rounding(own: Subject) -> str:
     """Return why a property of new numbers that are rounded does not apply to a subject; empty if it does."""
+    if quantises(own):
+        return "its calls make the descales of what they append"
     rounds = any(rounded_writes.rounds(own.dtypes, name) for name in "kv")
     return without_appending(own) or ("" if rounds else "its caches have the dtype of the new keys and values")
+
+
+def without_scales(own: Subject) -> str:
+    """Return why a property of appended scales does not apply to a subject; empty if it does."""
+    makes = quantised_writes.of_contract(own.contract)
+    return "" if makes else "its contract has no quantiser of what a call appends"
 
 
 def appended(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
@@ -71,7 +80,10 @@ def alike(problem: Problem) -> Problem:
     """Return a problem in which sequences have the keys and values of the first one but those that are appended."""
     old = np.arange(problem.key_length) < problem.end_keys[:, None] - problem.query_length
     old = old[:, None, :, None]
-    return problem.replace(**{name: np.where(old, x[:1], x) for name, x in (("k", problem.k), ("v", problem.v))})
+    by_key = [name for name in OF_KEYS if (x := getattr(problem, name)) is not None and x.shape[2] == old.shape[2]]
+    return problem.replace(
+        **{name: np.where(old, (x := getattr(problem, name))[:1], x) for name in ("k", "v", *by_key)}
+    )
 
 
 def rounded(subject: Subject) -> SearchStrategy[Problem]:
@@ -100,6 +112,24 @@ def of_any_size(problem: Problem, names: str) -> Problem:
         drawn = bits.as_stored(signs * rng.choice(often, x.shape), problem.dtype_of(name))
         found[name] = np.where(is_new[:, None, :, None], drawn, x)
     return problem.replace(**found)
+
+
+def quantised(subject: Subject) -> SearchStrategy[Problem]:
+    """Draw problems whose calls make the scales of what they append.
+
+    In some of them new tokens have any numbers of the cache times scales, or some are all zeros.
+    """
+    of_keys = [f"{name}_descale" for name in quantised_writes.of_contract(subject.contract)]
+    scales = {name: st.sampled_from([f"{one}@BGK1" for one in SPREAD]) for name in of_keys}
+    found = appended(subject, needs=("seqused_k", "cross", *of_keys), **scales)
+    return st.one_of(found, found.map(partial(of_any_size, names="kv")), found.map(with_zeros))
+
+
+def with_zeros(problem: Problem) -> Problem:
+    """Return a problem in which some tokens are all zeros in some heads: half of the keys, and other values."""
+    rng = randomness(problem)
+    drawn = {name: getattr(problem, name) for name in "kv"}
+    return problem.replace(**{name: np.where(rng.random((*x.shape[:3], 1)) < 0.5, 0.0, x) for name, x in drawn.items()})
 
 
 def growing(subject: Subject) -> SearchStrategy[Problem]:
@@ -132,7 +162,7 @@ def assert_grown(subject: Subject, problem: Problem, calls: list[Problem]) -> No
         return
     shapes = (*problem.k.shape, *problem.v.shape)
     one_cache = replace(subject, choices={"shapes": shapes})
-    for call, answer in zip(calls, one_cache.in_turn(calls), strict=True):
+    for call, answer in one_cache.in_turn(calls):
         assert_within_bound(subject, call, answer)
 
 
@@ -142,6 +172,7 @@ def assert_grown(subject: Subject, problem: Problem, calls: list[Problem]) -> No
     needs=("seqused_k", "cross"),
     problems=appended,
     not_applicable=without_appending,
+    each_call=True,
 )
 def test_new_keys_are_in_the_cache_and_nothing_else_changes(subject: Subject, problem: Problem) -> None:
     """After a call the new slots hold the new keys and values, and every other slot holds the bits that it held.
@@ -176,6 +207,37 @@ def test_new_keys_are_rotated_once_on_their_way_to_the_cache(subject: Subject, p
 def test_new_numbers_are_rounded_once_over_their_descales(subject: Subject, problem: Problem) -> None:
     """A cache of 8 bits gets the nearest numbers to new ones over their descales, and queries attend to these."""
     assert_within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source="vllm-project/vllm, triton_reshape_and_cache_flash_per_token_head_quant: max |k| / 127 is the scale of k",
+    hunts="one scale for all heads, that of another token or of keys for values, one that is not written, 0 / 0",
+    needs=("seqused_k", "cross"),
+    problems=quantised,
+    not_applicable=without_scales,
+    each_call=True,
+)
+def test_new_tokens_are_quantised_as_declared(subject: Subject, problem: Problem) -> None:
+    """Caches get the codes and the scale of each new token and head, as the contract says, and queries attend to these.
+
+    A token of zeros has codes of 0 and any scale.
+    """
+    assert_within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source="Pope et al. 2022, arXiv 2211.05102: keys that a step has appended are those of all later steps",
+    hunts="new tokens that are read before they are quantised, a scale that the next call finds elsewhere",
+    needs=("seqused_k", "cross", "causal"),
+    problems=growing,
+    not_applicable=lambda own: without_scales(own) or without_growth(own),
+    each_call=True,
+)
+def test_later_calls_attend_to_what_earlier_ones_have_quantised(subject: Subject, problem: Problem) -> None:
+    """Calls that append to one cache attend to its codes and scales, as the calls before have left them."""
+    most, count = CALLS if subject.kernel.signatures is None else CALLS_COMPILED, problem.query_length
+    cuts = randomness(problem).integers(1, count, size=most - 1) if count > 1 else []
+    assert_grown(subject, problem, grown(problem, sorted({0, *map(int, cuts), count})))
 
 
 @attention_property(

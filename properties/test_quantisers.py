@@ -177,7 +177,7 @@ def at_ties(subject: Subject, problem: Problem) -> dict[str, np.ndarray]:
 
 def may_tie(quantiser: Quantiser) -> bool:
     """Return whether halves of integers are quotients of a quantiser: it scales by the largest integer as it is."""
-    plain = not quantiser.subtracts and not quantiser.rotates and quantiser.columns is None
+    plain = not (quantiser.subtracts or quantiser.rotates or quantiser.is_of_appended) and quantiser.columns is None
     return plain and quantiser.has_integers and quantiser.most == quantiser.largest_code
 
 

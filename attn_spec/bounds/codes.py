@@ -172,6 +172,7 @@ def scale_of(quantiser: Quantiser, most: np.ndarray, sign: int) -> np.ndarray:
     arithmetic, s = quantiser.arithmetic, divided(quantiser, most / quantiser.most, sign)
     if quantiser.epsilon:
         s = bits.nearest(s + bits.nearest(np.array(quantiser.epsilon), arithmetic), arithmetic)
+    s = np.maximum(s, bits.nearest(np.array(quantiser.least_scale), arithmetic))
     return scale_as_stored(quantiser, s)
 
 

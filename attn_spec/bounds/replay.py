@@ -17,7 +17,7 @@ scale is a relative error, which enters as a rounding of a descale does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from attn_spec.contract.roundoff import gamma
 from attn_spec.contract.terms import guard, term
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS, narrowest
+from attn_spec.problem import appended
 from attn_spec.problem.dtypes import simplified
 from attn_spec.problem.problem import Problem
 
@@ -105,7 +106,8 @@ def replayed(problem: Problem, contract: ResolvedContract) -> Problem:
     scaled = {DESCALE_OF[one.of] for one in contract.quantisers}
     held: dict[str, str] = {}
     for quantiser in contract.quantisers:
-        name, x = quantiser.of, getattr(problem, quantiser.of)
+        name = quantiser.of
+        x = appended.numbers(problem, name) if quantiser.is_of_appended else getattr(problem, name)
         low = high = x
         if quantiser.subtracts:
             low, high, mean, error = without_mean(problem, quantiser, x)
@@ -114,6 +116,7 @@ def replayed(problem: Problem, contract: ResolvedContract) -> Problem:
             low, high = rotated(quantiser, low, high, problem.dtype_of(name))
         steps = quantised if quantiser.columns is None else codes_times_scales
         found = steps(quantiser, low, high, counted(problem, quantiser), starts(problem, quantiser))
+        found = beside_others(problem, quantiser, found) if quantiser.is_of_appended else found
         repeated: Callable[[np.ndarray], np.ndarray] = (lambda y: y) if name == "q" else problem.per_query_head
         made[name], radius = repeated(found.codes), repeated(found.radius)
         made[f"{name}_radius"] = radius if radius.any() else None
@@ -126,6 +129,17 @@ def replayed(problem: Problem, contract: ResolvedContract) -> Problem:
     made |= {name: x for name, x in problem.options_by_query_head().items() if name not in scaled}
     made["dtypes"] = _dtypes(problem, contract.quantisers, held)
     return Replayed(**made)
+
+
+def beside_others(problem: Problem, quantiser: Quantiser, found: Codes) -> Codes:
+    """Return codes and scales of the tokens that a call appends, beside those that caches have of all others.
+
+    A token of zeros has codes of 0, whatever its scale.
+    """
+    x, d = (getattr(problem, name) for name in (quantiser.of, DESCALE_OF[quantiser.of]))
+    new = counted(problem, quantiser)
+    scales = np.where(new, found.scales, 1.0 if d is None else d)
+    return replace(found, codes=np.where(new, found.codes, x), scales=scales)
 
 
 def _of_heads(quantiser: Quantiser, found: Codes) -> tuple[np.ndarray, np.ndarray]:
@@ -143,8 +157,10 @@ def _of_heads(quantiser: Quantiser, found: Codes) -> tuple[np.ndarray, np.ndarra
 def _dtypes(problem: Problem, quantisers: tuple[Quantiser, ...], held: dict[str, str]) -> Any:
     """Return the dtypes in which products find codes: those that hold them if q and k have one, else the problem's.
 
-    Integers up to 127 are numbers of each dtype of a problem. Codes times scales are ``held`` in a format.
+    Integers up to 127 are numbers of each dtype of a problem. Codes times scales are ``held`` in a format. Codes and
+    scales of caches have the dtypes of these.
     """
+    quantisers = tuple(one for one in quantisers if not one.is_of_appended)
     own = {name: problem.dtype_of(name) for name in "qkv"}
     formats = {one.of: narrowest(one.format).name for one in quantisers if not one.has_integers and one.columns is None}
     formats |= held
@@ -161,6 +177,8 @@ def _dtypes(problem: Problem, quantisers: tuple[Quantiser, ...], held: dict[str,
 
 def counted(problem: Problem, quantiser: Quantiser) -> np.ndarray:
     """Return the tokens that a quantiser looks at, bool [B, 1, S, 1]."""
+    if quantiser.is_of_appended:
+        return appended.are_appended(problem)[..., None]
     there = problem.there if quantiser.of == "q" else problem.keys_there
     return (np.ones(there.shape, dtype=bool) if quantiser.over == "buffer" else there)[..., None]
 

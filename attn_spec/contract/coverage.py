@@ -49,7 +49,7 @@ def _quantises(contract: Contract) -> bool:
 
 
 def _quantises_tensor(name: str) -> Callable[[Contract], bool]:
-    return lambda contract: any(one.of == name for one in contract.quantisers)
+    return lambda contract: any(one.of == name and not one.is_of_appended for one in contract.quantisers)
 
 
 def _subtracts(contract: Contract) -> bool:

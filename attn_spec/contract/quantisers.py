@@ -49,7 +49,8 @@ class Quantiser:
     #: of numbers divided by it, in float8_e4m3fn.
     second_level: str | None = None
     #: Tokens that count for scales and means, and that blocks start from: those of the "sequence", or all of the
-    #: "buffer", behind its length too. A token that another option masks counts.
+    #: "buffer", behind its length too. A token that another option masks counts. Or those that are "appended": a call
+    #: writes their codes and scales to caches, which have those of other tokens already. Each has a scale of its own.
     over: str = "sequence"
     #: Code of the largest magnitude of a block; None is the largest code.
     largest: float | None = None
@@ -57,6 +58,8 @@ class Quantiser:
     scale: float | None = None
     #: Number that is added to each scale.
     epsilon: float = 0.0
+    #: Least scale of a token, which those of smaller numbers have: vLLM has 1e-6.
+    least_scale: float = 0.0
     #: Format in which a scale is kept.
     scale_dtype: str = "float32"
     #: Rounding of a scale to its format: "nearest_even", "up" or "down". The mx formats have "up"; or "down" with the
@@ -99,7 +102,8 @@ class Quantiser:
                 raise QuantiserError(
                     f"quantiser field {name} must be an integer, 1 or more, not {getattr(self, name)!r}"
                 )
-        for name, least in (("division_error", 0.0), ("epsilon", 0.0), ("scale", None), ("largest", None)):
+        not_negative = dict.fromkeys(("division_error", "epsilon", "least_scale"), 0.0)
+        for name, least in {**not_negative, "scale": None, "largest": None}.items():
             self._check_number(name, least)
         self._check_together()
 
@@ -116,6 +120,22 @@ class Quantiser:
             raise QuantiserError(f'quantiser field subtracts="mean_of_keys" is one of k, not of {self.of}')
         self._check_rotation()
         self._check_columns()
+        self._check_appended()
+
+    def _check_appended(self) -> None:
+        if self.least_scale and self.columns is not None:
+            raise QuantiserError("quantiser field least_scale is one of tokens, not of blocks of columns; leave it out")
+        if self.over != "appended":
+            return
+        if self.of == "q":
+            raise QuantiserError('quantiser field over="appended" is one of k and v, which a call appends, not of q')
+        plain = {"block": 1, "lanes": 1, "columns": None, "scale": None, "subtracts": None, "rotates": None}
+        for name, only in plain.items():
+            if getattr(self, name) != only:
+                raise QuantiserError(
+                    f'quantiser field over="appended" needs {name}={only!r}, not {getattr(self, name)!r}: a cache has '
+                    "the scale of each token and head, of its numbers as they are"
+                )
 
     def _check_rotation(self) -> None:
         if self.rotates and self.of == "v":
@@ -165,6 +185,11 @@ class Quantiser:
         return self.rotates, self.signs
 
     @property
+    def is_of_appended(self) -> bool:
+        """Return whether codes and scales are written to caches, for the tokens that a call appends."""
+        return self.over == "appended"
+
+    @property
     def has_descale(self) -> bool:
         """Return whether products have a scale: that of tokens, or of the second level."""
         return self.columns is None or self.second_level is not None
@@ -182,6 +207,7 @@ class Quantiser:
     def __str__(self) -> str:
         counted = "token" if self.block == 1 else "tokens"
         tokens = f"{self.block} {counted}" if isinstance(self.block, int) else f"a {self.block}"
+        tokens = "each appended token" if self.is_of_appended else tokens
         lanes = f" in {self.lanes} lanes" if self.lanes > 1 else ""
         smoothed = " without the mean of keys" if self.subtracts else ""
         rotated = ", rotated," if self.rotates else ""
@@ -198,7 +224,7 @@ def _is_count(value: Any) -> bool:
 CHOICES: dict[str, tuple[Any, ...]] = {
     "of": ("q", "k", "v"),
     "format": ("int8", *CODES, *FLOATS_OF_8_BITS),
-    "over": ("sequence", "buffer"),
+    "over": ("sequence", "buffer", "appended"),
     "second_level": (None, "head", "tensor"),
     "scale_dtype": ("float32", "float16", "bfloat16", "float8_e4m3fn", *SCALES),
     "scale_rounding": ("nearest_even", "up", "down"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from attn_spec.attention.terms import BENDS, DESCALES
 from attn_spec.contract.contract import Contract, ResolvedContract
+from attn_spec.kernels.append import Append
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.frameworks.framework import of
 from attn_spec.kernels.frameworks.torch import TORCH
@@ -21,6 +22,7 @@ from attn_spec.problem.conventions import of_kernel
 from attn_spec.problem.dtypes import INPUTS, dtype_of, spelled
 from attn_spec.problem.options import OPTIONS
 
+from .appended import AppendedQuantising, written
 from .arithmetic import Order
 from .backward import TiledGradients
 from .forward import TiledAttention
@@ -60,6 +62,7 @@ def emulate(
     steps: type[TiledAttention] = TiledAttention,
     operands: type[Operands] = Operands,
     layer: type[Layer] = Layer,
+    quantises: type[AppendedQuantising] = AppendedQuantising,
     **declared: Any,
 ) -> Kernel:
     """Return a torch kernel that executes the arithmetic of a contract, one for all dtypes or one for each.
@@ -75,13 +78,19 @@ def emulate(
     shown = reads or presented(arguments.get("presentation", "BHSD"), base)
     shown = shown.handing(descales_by_key="descale_by_key" in arguments["supports"])
 
+    def executed_at(*stored: Any) -> tuple[str, ResolvedContract]:
+        dtype = spelled({name: of(x).dtype_of(x) for name, x in zip("qkv", stored, strict=True)})
+        return dtype, (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
+
     def attention(*inputs: Any, **options: Any) -> Any:
         buffers = {quantity: options.pop(name) for quantity, name in made.destinations.items()}
+        if isinstance(shown, Append):
+            _, executed = executed_at(*shown.apart(*inputs))
+            inputs = written(shown, executed, quantises(chosen, inputs[0].shape[1]), inputs, options)
         (q, k, v), begun = shown.begun(inputs, {"causal_alignment": made.conventions.causal_alignment, **options})
         options = dict(begun)
         stored = (v, v, v) if "states" in shown.carries else (q, k, v)  # q and k are the log-sum-exps of states
-        dtype = spelled({name: of(x).dtype_of(x) for name, x in zip("qkv", stored, strict=True)})
-        contract = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
+        dtype, contract = executed_at(*stored)
         projects = options.get("query_projection") is not None
         given = {**options, "q": q, "k": k}
         options = shown.options_of(given)

@@ -42,6 +42,8 @@ class Quantising:
         made: dict[str, Any] = dict(options)
         with np.errstate(all="ignore"):
             for quantiser in contract.quantisers:
+                if quantiser.is_of_appended:  # a call has written codes and scales to its caches
+                    continue
                 name = quantiser.of
                 x = bits.nearest(values_of(given[name]), quantiser.arithmetic)
                 if quantiser.subtracts:
@@ -67,7 +69,7 @@ class Quantising:
     def counts(self, quantiser: Quantiser, length: int) -> np.ndarray:
         """Return the tokens that a quantiser looks at, bool [B, 1, S, 1], or one for all batch entries."""
         t = np.arange(length)[:, None]
-        if quantiser.over == "buffer":
+        if quantiser.over != "sequence":
             return np.ones((1, 1, length, 1), dtype=bool)
         first, end = self.ends(quantiser)
         inside = np.asarray((first <= t) & (t < end))
@@ -126,6 +128,7 @@ class Quantising:
             return np.full(most.shape, self.stored_scale(quantiser, np.array(quantiser.scale)))
         form = _TYPES[quantiser.arithmetic]
         s = most.astype(form) / form(quantiser.most) + form(quantiser.epsilon)
+        s = np.maximum(s, form(quantiser.least_scale))
         return self.stored_scale(quantiser, s.astype(np.float64))
 
     def stored_scale(self, quantiser: Quantiser, s: np.ndarray) -> np.ndarray:

@@ -46,10 +46,10 @@ class Call:
     parts: list[np.ndarray] = field(default_factory=list)
     #: Place of each gradient in ``parts``, by its name.
     gradients: dict[str, int] = field(default_factory=dict)
-    #: Values after the call of the tensors that it must change, by their places.
-    promised: dict[int, np.ndarray] = field(default_factory=dict)
-    #: Allowed distances from these values, by the places of the tensors; those left out must be equal.
-    allowed: dict[int, np.ndarray] = field(default_factory=dict)
+    #: Values after the call of the tensors that it must change, by their places, and by the names of options.
+    promised: dict[int | str, np.ndarray] = field(default_factory=dict)
+    #: Allowed distances from these values, by the same; tensors that are left out must be equal.
+    allowed: dict[int | str, np.ndarray] = field(default_factory=dict)
     #: Values that the call left in these tensors.
     left: list[np.ndarray] = field(default_factory=list)
 
@@ -83,7 +83,8 @@ class Recorder:
         returned = self.kernel(*tensors, **options)
         buffers = {quantity: options[name] for quantity, name in self.kernel.destinations.items()}
         call.parts += _parts(written(returned, buffers))
-        call.left = [values_of(tensors[place]) for place in call.promised]
+        given = dict(enumerate(tensors)) | options
+        call.left = [values_of(given[place]) for place in call.promised]
         return returned
 
     def backward(self, *tensors: Any, **options: Any) -> Any:
@@ -151,10 +152,10 @@ def recorded(subject: Subject) -> tuple[Recorded, list[Call]]:
     return Recorded(**{**given, "kernel": kernel}, recorder=recorder), recorder.calls
 
 
-def _promised(kernel: Kernel, call: Call) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
+def _promised(kernel: Kernel, call: Call) -> tuple[dict[int | str, np.ndarray], dict[int | str, np.ndarray]]:
     """Return the values after a call of the tensors that it must change, and how far from these they may be.
 
-    Both are by the places of the tensors.
+    Both are by the places of the tensors, and by the names of options.
     """
     shown = PRESENTATIONS[kernel.presentation]
     if not shown.appends:
@@ -164,12 +165,14 @@ def _promised(kernel: Kernel, call: Call) -> tuple[dict[int, np.ndarray], dict[i
     said = (*shown.says_where, *(name for names in shown.passes.values() for name in names))
     words = {name: call.options.get(keyword_of(name, kernel.parameters) or name) for name in said}
     where = {name: x.values if isinstance(x, Given) else x for name, x in words.items() if x is not None}
-    factors = {name: call.options.get(kernel.keyword(name)) for name in FACTORS}
-    given |= {name: x.values for name, x in factors.items() if isinstance(x, Given)}
+    words = {name: kernel.keyword(name) for name in FACTORS}
+    given |= {name: x.values for name, word in words.items() if isinstance(x := call.options.get(word), Given)}
     dtypes = {shown.input_of(name): call.tensors[place].dtype for name, place in reversed(places.items())}
-    promised = shown.promised(given, where, spelled(dtypes))
-    allowed = shown.allowed(given, where, kernel.contract_for(spelled(dtypes)), dtypes["k"])
-    first, second = ({places[name]: x for name, x in each.items()} for each in (promised, allowed))
+    contract = kernel.contract_for(spelled(dtypes))
+    promised = shown.promised(given, where, contract, spelled(dtypes))
+    allowed = shown.allowed(given, where, contract, dtypes["k"])
+    at: dict[str, int | str] = {**words, **places}
+    first, second = ({at[name]: x for name, x in each.items()} for each in (promised, allowed))
     return first, second
 
 

@@ -176,10 +176,10 @@ def _call(call: Call) -> str:
 
 
 def _by_call(calls: list[Call], field: str) -> str:
-    """Return a field of all calls whose values are arrays by place, as a dict by the number of the call."""
+    """Return a field of all calls whose values are arrays by tensor, as a dict by the number of the call."""
     every = {number: getattr(call, field) for number, call in enumerate(calls) if getattr(call, field)}
     found = (
-        f"    {number}: {{{', '.join(f'{place}: {_array(x)}' for place, x in by_place.items())}}}"
+        f"    {number}: {{{', '.join(f'{place!r}: {_array(x)}' for place, x in by_place.items())}}}"
         for number, by_place in every.items()
     )
     return "{\n" + ",\n".join(found) + "\n}" if every else "{}"

@@ -108,7 +108,8 @@ CALLS = [
 $calls
 ]
 
-# Tensors that a call must change, by the number of the call and their places, with what they must hold after it.
+# Tensors that a call must change, by the number of the call and their places, or the names of options, with what they
+# must hold after it.
 PROMISED = $promised
 
 # Allowed distance of each number from that; a tensor that is left out must be equal.
@@ -128,15 +129,17 @@ failed = False
 repeated = True
 for number, (function, digest, tensors, *others) in enumerate(CALLS):
     promised = PROMISED.get(number, {})
-    expected = [promised.get(place, values(x).copy()) for place, x in enumerate(tensors) if hasattr(x, "dtype")]
+    given = {place: x for place, x in enumerate(tensors) if hasattr(x, "dtype")}
+    given |= {name: others[0][name] for name in promised if name in others[0]}
+    expected = [promised.get(place, values(x).copy()) for place, x in given.items()]
     parts = function(tensors, *others)
     print(f"call {number}: " + ", ".join(f"{tuple(part.shape)} {part.dtype}" for part in parts))
-    after = [values(x) for x in tensors if hasattr(x, "dtype")]
-    near = [ALLOWED.get(number, {}).get(place) for place, x in enumerate(tensors) if hasattr(x, "dtype")]
+    after = [values(x) for x in given.values()]
+    near = [ALLOWED.get(number, {}).get(place) for place in given]
     if not all(map(is_kept, after, expected, near)):
         print("  the kernel changed its inputs" + " other than it must" * bool(promised))
         failed = True
-    seen = [*parts, *(tensors[place] for place in promised)]
+    seen = [*parts, *(given[place] for place in promised)]
     repeated &= hashlib.sha256(b"".join(values(x).tobytes() for x in seen)).hexdigest()[:16] == digest
     if number == WORST_CALL:
         got = UNIT * float(values(parts[WORST_PART])[PLACE])

@@ -11,7 +11,9 @@ theorem of a rotated score holds as it stands, whether a call has rotated a key 
 with ``rotary_from_tables`` has the numbers of the tables in its truth, and the stage ``rotary_tables`` has no error.
 
 A cache may have 8 bits beside queries of more. New keys and values have the dtype of the queries then, and a call
-rounds them over their descales on the way (``rounded_writes``). The problem has the numbers that the cache stores.
+rounds them over their descales on the way (``rounded_writes``). The problem has the numbers that the cache stores. Or a
+call makes a scale of each new token and head (``quantised_writes``). A cache of scales then lies where the keys do. The
+problem has the numbers of new tokens before that, as codes times scales, and is replayed.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import numpy as np
 
 from attn_spec.contract.contract import ContractError, ResolvedContract
 from attn_spec.contract.stages import contains
-from attn_spec.kernels import placement, rotated, rounded_writes
+from attn_spec.kernels import packed_descales, placement, quantised_writes, rotated, rounded_writes
 from attn_spec.kernels.frameworks.framework import of, values_of
 from attn_spec.kernels.packed import Packed
 from attn_spec.kernels.placement import Placement
@@ -32,6 +34,7 @@ from attn_spec.kernels.places import SPARE, Further, Rectangle, integers
 from attn_spec.kernels.presentation import Handed
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem import appended
 from attn_spec.problem.dtypes import Dtypes, dtype_of, input_dtypes
 from attn_spec.problem.problem import Problem
 
@@ -83,7 +86,7 @@ class Append(Packed):
     after it with them. A call must write the new keys and values to the places behind, and change nothing else. If the
     cache holds rotated keys, it must write rotated ones, each within the bound of one rotation and one rounding. If
     the cache has 8 bits and the queries have more, it must write the nearest numbers to the new ones over their
-    descales.
+    descales. If it makes these itself, it must write codes and scales of new tokens, as its contract says.
     """
 
     @property
@@ -130,7 +133,7 @@ class Append(Packed):
     def refusal(self, option: str) -> str:
         if option in ("backward", "lse_backward"):
             return "since a call that writes to its caches has no gradients"
-        if option == "descale_by_key":
+        if option == "descale_by_key" and not self.placement.descales_by_key:
             return "since it would have to append the descales of new keys"
         return super().refusal(option)
 
@@ -148,10 +151,16 @@ class Append(Packed):
         at = (problem.end_keys[:, None] - count + np.arange(count))[:, None, :, None]
         keys = bits.nearest(rotated.turned(problem.k, np.arange(problem.key_length), tables), problem.dtype_of("k"))
         for name, x in (("k", keys), ("v", problem.v)):
-            buffer, poison = self.keys.buffer(problem, self.placement), placement.poison(problem, name, unread)
+            by_key, buffer = self._hands_by_key(problem, name), self.keys.buffer(problem, self.placement)
+            poison = placement.poison(problem, name, unread, by_key=by_key)
             tensors[CACHES[name]] = self._filled(name, x, poison, buffer, before)
-            new = np.take_along_axis(getattr(problem, name), at, axis=2).swapaxes(1, 2)
-            tensors[NEW[name]] = self._unrounded(problem, name, new, rounded_writes.of_new(name, tensors))
+            if by_key:
+                new = np.take_along_axis(appended.numbers(problem, name), at, axis=2).swapaxes(1, 2)
+                tensors[NEW[name]], descale = new, f"{name}_descale"
+                tensors[descale] = self._descale(problem, descale, before, unread=unread)
+            else:
+                new = np.take_along_axis(getattr(problem, name), at, axis=2).swapaxes(1, 2)
+                tensors[NEW[name]] = self._unrounded(problem, name, new, rounded_writes.of_new(name, tensors))
         return Handed(tensors, before)
 
     def _unrounded(self, problem: Problem, name: str, new: np.ndarray, d: np.ndarray | None) -> np.ndarray:
@@ -225,28 +234,64 @@ class Append(Packed):
         return of[np.arange(len(of))[:, None], ends[:, None] - count + np.arange(count)]
 
     def promised(
-        self, tensors: Mapping[str, np.ndarray], arguments: Mapping[str, Any], dtypes: Dtypes
+        self,
+        tensors: Mapping[str, np.ndarray],
+        arguments: Mapping[str, Any],
+        contract: ResolvedContract,
+        dtypes: Dtypes,
     ) -> dict[str, np.ndarray]:
-        found = {}
+        found, makes = {}, quantised_writes.of_contract(contract)
         for name, cache in CACHES.items():
-            found[cache], new = tensors[cache].astype(np.float64), tensors[NEW[name]]
+            new = tensors[NEW[name]]
             if name == "k":
                 new = rotated.turned(new, self._places_of(new, arguments), arguments)
-            if rounded_writes.rounds(dtypes, name):
+            if name in makes:
+                own, scales = quantised_writes.written(makes[name], new), f"{name}_descale"
+                new, found[scales] = own.codes, self._appended(tensors[scales], own.scales, arguments)
+            elif rounded_writes.rounds(dtypes, name):
                 new = rounded_writes.stored(new, rounded_writes.of_new(name, tensors), dtype_of(dtypes, name))
-            self.append(found[cache], new, self.after(arguments, new.shape[1]))
+            found[cache] = self._appended(tensors[cache], new, arguments)
         return found
 
     def allowed(
         self, tensors: Mapping[str, np.ndarray], arguments: Mapping[str, Any], contract: ResolvedContract, dtype: str
     ) -> dict[str, np.ndarray]:
+        found = {}
+        for name, quantiser in quantised_writes.of_contract(contract).items():
+            own = quantised_writes.written(quantiser, tensors[NEW[name]])
+            errors = quantised_writes.open_codes(own), quantised_writes.open_scales(own)
+            for cache, error in zip((CACHES[name], f"{name}_descale"), errors, strict=True):
+                found[cache] = self._appended(np.zeros(tensors[cache].shape), error, arguments)
         if not rotated.are_given(arguments):
-            return {}
+            return found
         new, cache = tensors[NEW["k"]], CACHES["k"]
         error = rotated.allowed(new, self._places_of(new, arguments), arguments, contract, dtype)
-        found = np.zeros(tensors[cache].shape)
-        self.append(found, error, self.after(arguments, new.shape[1]))
-        return {cache: found}
+        return found | {cache: self._appended(np.zeros(tensors[cache].shape), error, arguments)}
+
+    def as_left(self, problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
+        scales = {name.removesuffix("_descale"): name for name in values if name in packed_descales.OF_KEYS}
+        before = {**self.further(problem), "seqused_k": problem.end_keys - problem.query_length}
+        is_old = (np.arange(problem.key_length) < before["seqused_k"][:, None])[:, None, :, None]
+        found = {}
+        for name, scale in scales.items():
+            codes = self._of_problem(problem, name, values[CACHES[name]], before)
+            d = self._of_problem(problem, scale, values[scale], before)
+            d = np.where((codes == 0).all(axis=-1, keepdims=True), 1.0, d)  # zeros may have any scale
+            found[name] = np.where(is_old, codes, getattr(problem, name))
+            found[scale] = np.where(is_old, d, getattr(problem, scale))
+        return problem.replace(**found) if found else problem
+
+    def _of_problem(self, problem: Problem, name: str, cache: np.ndarray, before: Mapping[str, Any]) -> np.ndarray:
+        """Return what a cache has of the tokens ``before`` a call with the axes of the problem, 0 behind these."""
+        read = self.read(name, cache, **before)[:, :, : problem.key_length]
+        return np.pad(read, ((0, 0), (0, 0), (0, problem.key_length - read.shape[2]), (0, 0)))
+
+    def _appended(self, cache: np.ndarray, new: np.ndarray, arguments: Mapping[str, Any]) -> np.ndarray:
+        """Return a cache after a call has appended numbers [B, S, Hkv, D], or scales with a D of 1 that it lacks."""
+        found = cache.astype(np.float64)
+        with_columns = found if found.ndim == len(self.keys.axes) else found[..., None]
+        self.append(with_columns, new, self.after(arguments, new.shape[1]))
+        return found
 
     def _places_of(self, new: np.ndarray, arguments: Mapping[str, Any]) -> np.ndarray:
         """Return the positions [B, S, 1] of new keys [B, S, H, D]."""
@@ -257,6 +302,8 @@ class Append(Packed):
     ) -> str:
         if now.shape != must.shape:
             return super().told(name, wrong, now, must, handed, dtypes=dtypes)
+        if is_scale := name not in CACHES.values():
+            wrong, now, must = (x[..., None] for x in (wrong, now, must))
         *place, head, column = at = tuple(int(i) for i in np.argwhere(wrong)[0])
         buffer, count = self.keys.lies(self.keys.axes, now.shape), handed.tensors["k_new"].shape[1]
         of_keys = self.keys.slots(buffer, after := self.after(handed.further, count)).of
@@ -268,10 +315,12 @@ class Append(Packed):
         what = "the number that was there"
         if is_new:
             entry, row = np.argwhere(self.new_slots(buffer, after, count) == slot)[0]
-            what = self._new_number(name, (entry, row, head, column), handed, dtypes)
+            what = "the scale of the new token, as its quantiser makes it,"
+            what = what if is_scale else self._new_number(name, (entry, row, head, column), handed, dtypes)
+        column = "" if is_scale else f", column {column}"
         return (
-            f"the kernel left {now[at]:.9g} in {name} at {whose}, head {head}, column {column}, where {what} must be "
-            f"after the call, {must[at]:.9g}"
+            f"the kernel left {now[at]:.9g} in {name} at {whose}, head {head}{column}, where {what} must be after the "
+            f"call, {must[at]:.9g}"
         )
 
     def _new_number(self, cache: str, at: tuple[int, ...], handed: Handed, dtypes: Dtypes) -> str:
@@ -281,10 +330,17 @@ class Append(Packed):
             return "the new number, rotated,"
         if not rounded_writes.rounds(dtypes, name):
             return "the new number"
+        if self._has_scales(handed, name):
+            return f"the code of the new number {handed.tensors[NEW[name]][at]:.9g}, as its quantiser makes it,"
         d = rounded_writes.of_new(name, handed.tensors)
         over = "" if d is None else f" over its descale {d[at[0], 0, at[2], 0]:.9g}"
         x = handed.tensors[NEW[name]][at]
         return f"the new number {x:.9g}{over}, rounded to {dtype_of(dtypes, name)},"
+
+    def _has_scales(self, handed: Handed, name: str) -> bool:
+        """Return whether a call has a cache of the scales of keys or values."""
+        x = handed.tensors.get(f"{name}_descale")
+        return x is not None and x.ndim > 2
 
     def expanding(self, axes: str) -> Any:
         """Return a function that changes nothing: a kernel cannot append to a cache of which places share memory."""

@@ -11,6 +11,7 @@ from attn_spec.contract.contract import ContractError
 from attn_spec.contract.coverage import silence_of_gradients, silence_of_probabilities, silences
 from attn_spec.contract.presets import check_said
 from attn_spec.faults import with_article
+from attn_spec.kernels import quantised_writes
 from attn_spec.kernels.argument_names import is_number
 from attn_spec.kernels.destinations import SPELLINGS
 from attn_spec.kernels.frameworks import framework as frameworks
@@ -104,6 +105,9 @@ def _check_destinations(declared: Kernel) -> None:
 def _check_presentation(declared: Kernel) -> None:
     """Raise :class:`KernelError` if calls in the presentation cannot pass what the kernel declares."""
     shown = PRESENTATIONS[declared.presentation]
+    _check_appended(declared)
+    if shown.appends:
+        shown = shown.handing(descales_by_key="descale_by_key" in declared.supports)
     if unsaid := sorted(name for name in declared.supports if not shown.can_say(name)):
         raise KernelError(
             f"{declared.name}: a call in the presentation {declared.presentation} cannot pass {unsaid[0]}, "
@@ -125,6 +129,20 @@ def _check_presentation(declared: Kernel) -> None:
             )
     if "states" in shown.carries and declared.conventions.lse_base != "e":
         _check_base(declared)
+
+
+def _check_appended(declared: Kernel) -> None:
+    """Raise :class:`KernelError` unless contracts say how a call makes the scales that it appends, and no others."""
+    for dtype in declared.dtypes:
+        reasons = quantised_writes.refusals(
+            declared.contract_declared(dtype),
+            declared.supports,
+            declared.limits.always,
+            declared.dtypes_at(dtype),
+            appends=PRESENTATIONS[declared.presentation].appends,
+        )
+        if reason := next(reasons, ""):
+            raise KernelError(f"{declared.name}: {reason}")
 
 
 def _check_base(declared: Kernel) -> None:

@@ -136,15 +136,24 @@ class Presentation:
         return self.apart(*tensors, **options), options
 
     def promised(
-        self, tensors: Mapping[str, np.ndarray], arguments: Mapping[str, Any], dtypes: Dtypes
+        self,
+        tensors: Mapping[str, np.ndarray],
+        arguments: Mapping[str, Any],
+        contract: ResolvedContract,
+        dtypes: Dtypes,
     ) -> dict[str, np.ndarray]:
         """Return the values after a call of the tensors that it must change, by name; it must not change others.
 
         ``tensors`` are those of the call by name, ``arguments`` say where sequences lie, and ``dtypes`` are those of
-        the problem.
+        the problem, for which the kernel declares ``contract``.
         """
-        del tensors, arguments, dtypes
+        del tensors, arguments, contract, dtypes
         return {}
+
+    def as_left(self, problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
+        """Return the problem of a call to caches with these ``values``, which calls before have left; at first none."""
+        del values
+        return problem
 
     def allowed(
         self, tensors: Mapping[str, np.ndarray], arguments: Mapping[str, Any], contract: ResolvedContract, dtype: str

@@ -141,25 +141,31 @@ class Subject:
 
         return self._joined(problem, answer)
 
-    def in_turn(self, problems: Sequence[Problem]) -> list[Answer]:
+    def in_turn(self, problems: Sequence[Problem]) -> list[tuple[Problem, Answer]]:
         """Return the answers of calls that append, one after the other, to the caches of the first call.
 
         The problems have equal buffers of keys, see ``Placement.shapes``, and each begins with the keys of the one
-        before it. A call finds the caches as the call before has left them.
+        before it. A call finds the caches as the call before has left them. Beside each answer is the problem that it
+        solves: if calls quantise what they append, its earlier tokens are those in the caches.
         """
-        answers: list[Answer] = []
+        found: list[tuple[Problem, Answer]] = []
         values: dict[str, np.ndarray] = {}
         caches: dict[str, Any] = {}
-        for problem in problems:
+        for given in problems:
+            problem = self.presentation.as_left(given, values)
             part = self._merged(problem)
             fresh = self._handed(part)
-            tensors, handed = self._tensors(fresh) | caches, replace(fresh, tensors=fresh.tensors | values)
-            options = self._options(part, handed)
+            handed = replace(fresh, tensors=fresh.tensors | values)
+            tensors, options = self._tensors(fresh), self._options(part, handed)
+            words = {self.kernel.keyword(name): name for name in caches.keys() - tensors.keys()}
+            tensors |= {name: cache for name, cache in caches.items() if name in tensors}
+            options |= {word: caches[name] for word, name in words.items()}
             answer = self._answer(part, handed, tensors, options, self._call(part, tensors, options))
-            answers.append(self._whole(problem, [answer]))
-            caches = {name: tensors[name] for name in self._promised(handed)[0]}
+            found.append((problem, self._whole(problem, [answer])))
+            promised = self._promised(handed)[0]
+            caches = {n: tensors[n] if n in tensors else options[self.kernel.keyword(n)] for n in promised}
             values = {name: self.framework.take(cache).astype(np.float64) for name, cache in caches.items()}
-        return answers
+        return found
 
     def recorded(self, problem: Problem) -> Answer:
         """Return the answer of a call that the framework records for differentiation; the framework must have
@@ -465,7 +471,7 @@ class Subject:
     def _promised(self, handed: Handed) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return the values after a call of the tensors that it must change, and how far from these they may be."""
         given, dtype = (handed.tensors, handed.further), dtype_of(self.dtypes, "k")
-        promised = self.presentation.promised(*given, self.dtypes)
+        promised = self.presentation.promised(*given, self.contract, self.dtypes)
         return promised, self.presentation.allowed(*given, self.contract, dtype)
 
 

@@ -146,7 +146,6 @@ def test_finite_poison_and_its_descale_overflow_no_format():
 @pytest.mark.parametrize(
     ("presentation", "supports", "reason"),
     [
-        ("append", ("k_descale", "descale_by_key"), "since it would have to append the descales of new keys"),
         ("extend", ("k_descale",), "since new keys are not stored yet, and those before them alone have a descale"),
         ("mla_csr", ("k_descale", "descale_by_key"), "since the parts of a key in two caches have no descale in com"),
     ],

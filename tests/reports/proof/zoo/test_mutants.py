@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from attn_spec.reports.proof.zoo import mutants
+from attn_spec.reports.proof.zoo import mutants, quantised_writes
 
 from attn_spec.contract.quantisers import Quantiser
 from attn_spec.emulation.arithmetic import Order
@@ -80,6 +80,8 @@ ROUNDING = emulate(
     supports=("causal", "gqa", "cross", "k_descale", "v_descale", "descale_by_head"),
     conventions={"cache_overflow": "saturates"},
 )
+#: One that makes the scales of what it appends.
+APPENDING_SCALES = quantised_writes.made("appending_scales", "int8", "append_paged")
 #: One that a user asks for.
 SHAPE = AskedShape.parse("B=2,Hq=4,Hkv=2,Sq=37,Sk=40,D=8")
 ACCURATE = "accuracy.output_is_within_its_bound"
@@ -137,13 +139,13 @@ def test_a_sound_kernel_passes_every_property(name, examples):
     kernels = ["linear"] if set(PROPERTIES[name].needs) & named_by([weighs_linearly]) else kernels
 
     for kernel in kernels:
-        able = (
-            each
-            for each in (SOUND[kernel], PAGED, DESCALED, SCALED, QUANTISING, BY_COLUMNS)
-            if PROPERTIES[name].applies_to(Subject(each, "float32"))
+        others = (PAGED, DESCALED, SCALED, QUANTISING, BY_COLUMNS, APPENDING, ROUNDING, APPENDING_SCALES)
+        subjects = (
+            Subject(each, "float32" if "float32" in each.dtypes else each.dtypes[0])
+            for each in (SOUND[kernel], *others)
         )
-        chosen = next(able, ROUNDING if "rounded" in name else APPENDING)
-        row, _ = examine(name, chosen, "float32" if chosen is not ROUNDING else ROUNDING.dtypes[0], examples)
+        chosen = next(each for each in subjects if PROPERTIES[name].applies_to(each))
+        row, _ = examine(name, chosen.kernel, chosen.dtype, examples)
         assert row.verdict is Verdict.HELD, row.message
 
 
