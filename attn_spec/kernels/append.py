@@ -268,22 +268,23 @@ class Append(Packed):
         error = rotated.allowed(new, self._places_of(new, arguments), arguments, contract, dtype)
         return found | {cache: self._appended(np.zeros(tensors[cache].shape), error, arguments)}
 
-    def as_left(self, problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
+    def as_left(self, problem: Problem, values: Mapping[str, np.ndarray], *, after: bool) -> Problem:
         scales = {name.removesuffix("_descale"): name for name in values if name in packed_descales.OF_KEYS}
-        before = {**self.further(problem), "seqused_k": problem.end_keys - problem.query_length}
-        is_old = (np.arange(problem.key_length) < before["seqused_k"][:, None])[:, None, :, None]
+        ends = problem.end_keys - (0 if after else problem.query_length)
+        stored = (np.arange(problem.key_length) < ends[:, None])[:, None, :, None]
+        where = {**self.further(problem), "seqused_k": ends}
         found = {}
         for name, scale in scales.items():
-            codes = self._of_problem(problem, name, values[CACHES[name]], before)
-            d = self._of_problem(problem, scale, values[scale], before)
+            codes = self._of_problem(problem, name, values[CACHES[name]], where)
+            d = self._of_problem(problem, scale, values[scale], where)
             d = np.where((codes == 0).all(axis=-1, keepdims=True), 1.0, d)  # zeros may have any scale
-            found[name] = np.where(is_old, codes, getattr(problem, name))
-            found[scale] = np.where(is_old, d, getattr(problem, scale))
+            found[name] = np.where(stored, codes, getattr(problem, name))
+            found[scale] = np.where(stored, d, getattr(problem, scale))
         return problem.replace(**found) if found else problem
 
-    def _of_problem(self, problem: Problem, name: str, cache: np.ndarray, before: Mapping[str, Any]) -> np.ndarray:
-        """Return what a cache has of the tokens ``before`` a call with the axes of the problem, 0 behind these."""
-        read = self.read(name, cache, **before)[:, :, : problem.key_length]
+    def _of_problem(self, problem: Problem, name: str, cache: np.ndarray, where: Mapping[str, Any]) -> np.ndarray:
+        """Return what a cache has of the tokens that arguments say, with the axes of the problem, 0 behind these."""
+        read = self.read(name, cache, **where)[:, :, : problem.key_length]
         return np.pad(read, ((0, 0), (0, 0), (0, problem.key_length - read.shape[2]), (0, 0)))
 
     def _appended(self, cache: np.ndarray, new: np.ndarray, arguments: Mapping[str, Any]) -> np.ndarray:

@@ -150,9 +150,12 @@ class Presentation:
         del tensors, arguments, contract, dtypes
         return {}
 
-    def as_left(self, problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
-        """Return the problem of a call to caches with these ``values``, which calls before have left; at first none."""
-        del values
+    def as_left(self, problem: Problem, values: Mapping[str, np.ndarray], *, after: bool) -> Problem:
+        """Return a problem with tokens as caches with these ``values`` have them, if calls quantise what they append.
+
+        The values are those before the call for the problem, or ``after`` it, and before the first call there are none.
+        """
+        del values, after
         return problem
 
     def allowed(

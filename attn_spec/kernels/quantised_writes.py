@@ -10,10 +10,11 @@ Source: vLLM ``triton_reshape_and_cache_flash_per_token_head_quant``.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from attn_spec.bounds.codes import Codes, quantised
+from attn_spec.bounds.codes import FLOAT64, Codes, quantised
 from attn_spec.contract.contract import Contract
 from attn_spec.contract.quantisers import Quantiser
 from attn_spec.numbers.formats import EIGHT_BITS
@@ -23,6 +24,12 @@ from attn_spec.problem.dtypes import Dtypes, dtype_of
 def of_contract(contract: Contract) -> dict[str, Quantiser]:
     """Return the quantisers of what a call appends, by the input that they quantise."""
     return {one.of: one for one in contract.quantisers if one.is_of_appended}
+
+
+def attending(contract: Contract) -> Contract:
+    """Return a contract for tokens that are in caches already, without quantisers of what a call appends."""
+    others = tuple(one for one in contract.quantisers if not one.is_of_appended)
+    return replace(contract, quantisers=others, alternatives=tuple(map(attending, contract.alternatives)))
 
 
 def written(quantiser: Quantiser, new: np.ndarray) -> Codes:
@@ -39,8 +46,11 @@ def open_codes(found: Codes) -> np.ndarray:
 
 
 def open_scales(found: Codes) -> np.ndarray:
-    """Return how far a scale that a call writes may be from its replay, [B, S, Hkv, 1]; inf where it may be any."""
-    return np.where(found.inside, found.scales * found.scale_error, np.inf)
+    """Return how far a scale that a call writes may be from its replay, [B, S, Hkv, 1]; inf where it may be any.
+
+    The share of a scale, and its product here, are rounded in float64.
+    """
+    return np.where(found.inside, found.scales * found.scale_error * (1 + FLOAT64), np.inf)
 
 
 def refusals(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.kernels import destinations, memory, returned
+from attn_spec.kernels import destinations, memory, quantised_writes, returned
 from attn_spec.kernels.argument_names import keyword_of
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull
 from attn_spec.kernels.global_state import restoring
@@ -146,13 +146,14 @@ class Subject:
 
         The problems have equal buffers of keys, see ``Placement.shapes``, and each begins with the keys of the one
         before it. A call finds the caches as the call before has left them. Beside each answer is the problem that it
-        solves: if calls quantise what they append, its earlier tokens are those in the caches.
+        solves. If calls quantise what they append, this has tokens as the caches have them then, and is one of
+        :attr:`of_caches`.
         """
         found: list[tuple[Problem, Answer]] = []
         values: dict[str, np.ndarray] = {}
         caches: dict[str, Any] = {}
         for given in problems:
-            problem = self.presentation.as_left(given, values)
+            problem = self.presentation.as_left(given, values, after=False)
             part = self._merged(problem)
             fresh = self._handed(part)
             handed = replace(fresh, tensors=fresh.tensors | values)
@@ -161,11 +162,20 @@ class Subject:
             tensors |= {name: cache for name, cache in caches.items() if name in tensors}
             options |= {word: caches[name] for word, name in words.items()}
             answer = self._answer(part, handed, tensors, options, self._call(part, tensors, options))
-            found.append((problem, self._whole(problem, [answer])))
             promised = self._promised(handed)[0]
             caches = {n: tensors[n] if n in tensors else options[self.kernel.keyword(n)] for n in promised}
             values = {name: self.framework.take(cache).astype(np.float64) for name, cache in caches.items()}
+            solved = self.presentation.as_left(problem, values, after=True)
+            found.append((solved, self._whole(problem, [answer])))
         return found
+
+    @cached_property
+    def of_caches(self) -> Subject:
+        """Subject of problems with tokens as caches have them, whose contract quantises none that a call appends."""
+        if not quantised_writes.of_contract(self.contract):
+            return self
+        contract = quantised_writes.attending(self.kernel.contract_declared(self.dtype))
+        return replace(self, kernel=replace(self.kernel, contract=contract))
 
     def recorded(self, problem: Problem) -> Answer:
         """Return the answer of a call that the framework records for differentiation; the framework must have

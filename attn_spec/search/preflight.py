@@ -53,8 +53,9 @@ class PlainCallError(KernelError):
         kernel = subjects[0].kernel
         dtypes = {reason: [dtype for dtype in failures if failures[dtype] == reason] for reason in failures.values()}
         reasons = "\n".join(f"  {', '.join(found)}: {reason}" for reason, found in dtypes.items())
-        shown, problem = subjects[0].presentation, plain(kernel, "float32")
-        shapes = {name: shown.shape(problem, name) for name in shown.tensors}
+        shown = subjects[0].presentation
+        tensors = shown.handed(next(shown.parts(plain(kernel, "float32")))).tensors
+        shapes = {name: tuple(tensors[name].shape) for name in shown.tensors}
         alike = {shape: ", ".join(name for name in shapes if shapes[name] == shape) for shape in shapes.values()}
         given = "; ".join(f"{names} of shape {shape}" for shape, names in alike.items())
         more = "; if it needs more, wrap it in a function that passes the rest"

@@ -6,6 +6,7 @@ import pytest
 from attn_spec import kernel
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.search.preflight import preflight
 
 
@@ -130,4 +131,31 @@ def test_another_parameter_without_a_default_is_left_to_a_function_around_the_ke
         return v
 
     with pytest.raises(KernelError, match=r"if it needs more, wrap it in a function that passes the rest$"):
+        preflight(attention)
+
+
+@pytest.mark.parametrize("presentation", PRESENTATIONS)
+def test_a_plain_call_that_fails_is_told_with_the_shapes_of_its_tensors(presentation):
+    shown = PRESENTATIONS[presentation]
+    supports = [each for each in ("latent", "scale", "gqa", "cross", "dv") if shown.can_say(each)]
+
+    @kernel(framework="torch", dtypes=("float32",), presentation=presentation, supports=supports)
+    def attention(*tensors, **options):
+        raise RuntimeError("a kernel that refuses")
+
+    with pytest.raises(KernelError) as told:
+        preflight(attention)
+    last = str(told.value).splitlines()[-1]
+    assert last.startswith("It is given ")
+    assert f"({presentation})" in last
+    assert all(name in last for name in shown.tensors)
+
+
+def test_the_caches_of_a_call_that_appends_are_told_beside_the_new_tokens():
+    @kernel(framework="torch", dtypes=("float32",), presentation="append", supports=("cross",))
+    def attention(*tensors, **options):
+        raise RuntimeError("a kernel that refuses")
+
+    caches = r"q, k_new, v_new of shape \(1, 8, 2, 16\); k_cache, v_cache of shape \(1, 11, 2, 16\) \(append\)"
+    with pytest.raises(KernelError, match=rf"a kernel that refuses .*\nIt is given {caches}"):
         preflight(attention)
