@@ -14,11 +14,14 @@ from subprocess import CompletedProcess
 import attn_spec
 from attn_spec import atomic
 from attn_spec.evidence.report import ReportError
+from attn_spec.workers.cluster import source_digest
 
 #: Folder of the checkout, which pip installs.
 ROOT = Path(attn_spec.__file__).resolve().parent.parent
 #: Last lines of a failed installation that are shown.
 SHOWN = 5
+#: Program that prints the digest of the attn-spec of an environment.
+_PRINT_DIGEST = "from attn_spec.workers.cluster import source_digest; print(source_digest())"
 
 
 class ReleasedError(ReportError):
@@ -133,6 +136,11 @@ class Installed:
         program = f"from importlib.metadata import version; print(version({package!r}))"
         return self.run(["python", "-c", program], self.commands).stdout.strip()
 
+    @property
+    def is_current(self) -> bool:
+        """True if the attn-spec that is installed there has the sources of this process."""
+        return self.run(["python", "-c", _PRINT_DIGEST], self.commands).stdout.strip() == source_digest()
+
 
 def _processor_seconds() -> float:
     """Return the processor seconds of the processes that were run and have ended."""
@@ -148,21 +156,31 @@ def last_line(*printed: str) -> str:
 def made(environment: Environment, folder: Path) -> Installed:
     """Return an environment, which is made in ``folder`` unless it is there with the same requirements.
 
-    Raises :class:`ReleasedError` if attn-spec runs from no checkout, or if an installation fails.
+    Where only attn-spec differs from this checkout, it alone is installed again. Raises :class:`ReleasedError` if
+    attn-spec runs from no checkout, or if an installation fails.
     """
     if not (ROOT / "pyproject.toml").is_file():
         raise ReleasedError(f"{ROOT} is no checkout of attn-spec; clone the repository and run `make released` there")
     place, stamp = folder / environment.name, folder / f"{environment.name}.txt"
     installed = Installed(environment=environment, commands=place / "bin")
-    if stamp.is_file() and stamp.read_text(encoding="utf-8") == environment.stated:
+    has_requirements = stamp.is_file() and stamp.read_text(encoding="utf-8") == environment.stated
+    if has_requirements and installed.is_current:
         return installed
     install = (installed.commands / "python", "-m", "pip", "install", "--quiet")
-    pinned = ("--constraint", ROOT / "constraints.txt")
-    _run(environment, (sys.executable, "-m", "venv", "--clear", place))
-    _run(environment, (*install, *pinned, ROOT, *environment.requirements))
-    if environment.alone:
-        _run(environment, (*install, "--no-deps", *environment.alone))
-    atomic.write(stamp, environment.stated)
+    attn_spec_itself = ("--constraint", ROOT / "constraints.txt", ROOT)  # pip installs a folder again
+    if has_requirements:
+        _run(environment, (*install, *attn_spec_itself))
+    else:
+        _run(environment, (sys.executable, "-m", "venv", "--clear", place))
+        _run(environment, (*install, *attn_spec_itself, *environment.requirements))
+        if environment.alone:
+            _run(environment, (*install, "--no-deps", *environment.alone))
+        atomic.write(stamp, environment.stated)
+    if not installed.is_current:
+        raise ReleasedError(
+            f"the environment {environment.name!r} holds other files of attn-spec than this process has read: remove "
+            f"{ROOT / 'build'}, change no file of {ROOT} meanwhile, and run the command again"
+        )
     return installed
 
 

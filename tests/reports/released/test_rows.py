@@ -3,6 +3,9 @@
 import ast
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from attn_spec.reports.released import environments, findings, implementations, watch_runs
@@ -137,11 +140,25 @@ def test_a_finding_that_lacks_something_is_refused(changes, told, tmp_path):
         findings.read(path)
 
 
-def test_an_environment_is_made_once_for_the_same_requirements(tmp_path, monkeypatch):
-    commands = []
-    monkeypatch.setattr(
-        environments, "_run", lambda environment, command: commands.append([str(one) for one in command])
-    )
+@pytest.fixture
+def commands(monkeypatch):
+    """Commands that an environment is made by; each installation puts the attn-spec of this process there."""
+    found, digest = [], {"installed": ""}
+
+    def run(environment, command):
+        found.append([str(one) for one in command])
+        if str(environments.ROOT) in found[-1]:
+            digest["installed"] = environments.source_digest()
+
+    def printed(self, command, folder, limit=None):
+        return subprocess.CompletedProcess(command, 0, stdout=digest["installed"] + "\n")
+
+    monkeypatch.setattr(environments, "_run", run)
+    monkeypatch.setattr(environments.Installed, "run", printed)
+    return found
+
+
+def test_an_environment_is_made_once_for_the_same_requirements(tmp_path, commands):
     environment = Environment(name="small", requirements=("one==1",), alone=("two==2",))
 
     installed = environments.made(environment, tmp_path)
@@ -154,6 +171,35 @@ def test_an_environment_is_made_once_for_the_same_requirements(tmp_path, monkeyp
     assert len(commands) == 3
     environments.made(Environment(name="small", requirements=("one==2",)), tmp_path)
     assert len(commands) == 5
+
+
+def test_attn_spec_alone_is_installed_again_after_a_change_of_the_checkout(tmp_path, commands, monkeypatch):
+    environment = Environment(name="small", requirements=("one==1",), alone=("two==2",))
+    environments.made(environment, tmp_path)
+    monkeypatch.setattr(environments, "source_digest", lambda: "of another commit")
+
+    environments.made(environment, tmp_path)
+
+    pip = [str(tmp_path / "small" / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    root = environments.ROOT
+    assert commands[3:] == [[*pip, "--constraint", str(root / "constraints.txt"), str(root)]]
+
+
+def test_an_environment_with_another_attn_spec_than_this_process_is_refused(tmp_path, commands, monkeypatch):
+    monkeypatch.setattr(environments, "_run", lambda environment, command: None)
+
+    with pytest.raises(ReleasedError, match=r"the environment 'small' holds other files of attn-spec .* run the comm"):
+        environments.made(Environment(name="small", requirements=("one==1",)), tmp_path)
+
+
+def test_an_environment_is_current_while_it_has_the_files_of_this_process(monkeypatch):
+    here = environments.Installed(
+        environment=Environment(name="here", requirements=()), commands=Path(sys.executable).parent
+    )
+
+    assert here.is_current
+    monkeypatch.setattr(environments, "source_digest", lambda: "of another commit")
+    assert not here.is_current
 
 
 def test_an_installation_that_fails_tells_the_last_lines(tmp_path, monkeypatch):
