@@ -184,6 +184,15 @@ def made(environment: Environment, folder: Path) -> Installed:
     return installed
 
 
+def fresh(environment: Environment, folder: Path) -> Installed:
+    """Make an environment without attn-spec in a folder that has none. Raises :class:`ReleasedError`."""
+    place = folder / environment.name
+    installed = Installed(environment=environment, commands=place / "bin")
+    _run(environment, (sys.executable, "-m", "venv", place))
+    _run(environment, (installed.commands / "python", "-m", "pip", "install", "--quiet", *environment.requirements))
+    return installed
+
+
 def _run(environment: Environment, command: Sequence[str | Path]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:

@@ -13,6 +13,7 @@ from .environments import Installed
 from .findings import Finding
 from .implementations import Implementation
 from .outcome import COULD_NOT_RUN, Outcome
+from .reproduction import reproduce
 
 
 def examine(
@@ -21,9 +22,10 @@ def examine(
     """Certify one implementation in its environment, at small problems and at its shape of a production size."""
     effort = ("--profile", profile, "--workers", str(workers))
     run = certified(implementation, findings, installed, *effort)
-    stale = [*stale_findings.about_unknown_properties(findings), *stale_findings.without_evidence(findings, installed)]
+    shown = tuple(reproduce(finding.script) for finding in findings if finding.script)
+    stale = [*stale_findings.about_unknown_properties(findings), *stale_findings.without_evidence(findings, shown)]
     if run.document is None:
-        facts = {"result": COULD_NOT_RUN, "reason": run.reason, "stale": tuple(stale)}
+        facts = {"result": COULD_NOT_RUN, "reason": run.reason, "stale": tuple(stale), "reproductions": shown}
         return Outcome(implementation=implementation.name, seconds=run.seconds, **facts)
     stale += stale_findings.mended(findings, run.document, verdicts.confirmed(run.document, findings))
     has_groups = "gqa" in run.document.declarations.supports
@@ -34,6 +36,7 @@ def examine(
         refutations=(*found.refutations, *further),
         at_shape=at_shape,
         stale=tuple(stale),
+        reproductions=shown,
         seconds=run.seconds,
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from attn_spec.search.verdict import plural
 from attn_spec.watching.tally import Tally
 
 from .environments import ReleasedError
@@ -14,6 +15,7 @@ from .environments import ReleasedError
 #: Version of the document; a reader refuses any other.
 SCHEMA = 1
 COULD_NOT_RUN = "could not run"
+MENDED = "mended since"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,31 @@ class Stale:
     reason: str
     #: Continuation of a sentence about the finding: what the examination met instead.
     why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """Runs of the script of a defect, in a fresh environment."""
+
+    #: File of the script.
+    script: str
+    #: Requirements that were installed there, with their versions.
+    requirements: tuple[str, ...]
+    #: Text that each run printed.
+    printed: tuple[str, ...] = ()
+    #: Continuation of a sentence about the finding: what happened instead; empty if each run shows the defect.
+    failure: str = ""
+    #: Day of the runs, as ISO 8601 writes it.
+    date: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Sentence that says what the runs showed."""
+        if self.failure:
+            return f"This finding {self.failure}."
+        packages = " and ".join(self.requirements)
+        runs = plural(len(self.printed), "run")
+        return f"{runs} in a fresh environment of {packages} showed the defect, with the same text, on {self.date}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +115,8 @@ class Outcome:
     #: Verdict at that shape; None if the implementation was not examined there.
     at_shape: AtShape | None = None
     stale: tuple[Stale, ...] = ()
+    #: Runs of the scripts of defects.
+    reproductions: tuple[Reproduction, ...] = ()
     #: Seconds of processor time.
     seconds: float = 0.0
 
@@ -139,7 +168,7 @@ def _fields(one: Watched) -> dict[str, Any]:
 
 
 def from_json(text: str) -> Document:
-    """Return the outcomes of a document, which may be older than shapes and watches. Raises :class:`ReleasedError`."""
+    """Return the outcomes of a document; an older one may lack parts. Raises :class:`ReleasedError`."""
     try:
         found = json.loads(text)
         if found.pop("schema") != SCHEMA:
@@ -156,10 +185,16 @@ def from_json(text: str) -> Document:
 def _outcome(fields: dict[str, Any]) -> Outcome:
     refutations = tuple(Refutation(**{**one, "hints": tuple(one["hints"])}) for one in fields["refutations"])
     stale = tuple(Stale(**one) for one in fields.get("stale", ()))
+    reproductions = tuple(_reproduction(one) for one in fields.get("reproductions", ()))
     shape = fields.get("at_shape")
     at_shape = None if shape is None else AtShape(**{**shape, "looked_at": tuple(shape["looked_at"])})
     parts = {"refutations": refutations, "power": tuple(fields["power"]), "stale": stale, "at_shape": at_shape}
-    return Outcome(**{**fields, **parts})
+    return Outcome(**{**fields, **parts, "reproductions": reproductions})
+
+
+def _reproduction(fields: dict[str, Any]) -> Reproduction:
+    lists = {name: tuple(fields[name]) for name in ("requirements", "printed")}
+    return Reproduction(**{**fields, **lists})
 
 
 def _watched(fields: dict[str, Any]) -> Watched:

@@ -16,7 +16,7 @@ from ..errors import svg, tables
 from .conclusion import conclusions
 from .findings import SCRIPTS, WORDS, Finding
 from .implementations import Implementation
-from .outcome import COULD_NOT_RUN, AtShape, Outcome, Refutation, Watched
+from .outcome import COULD_NOT_RUN, AtShape, Outcome, Refutation, Reproduction, Watched
 from .watch_runs import WatchRun
 
 OVERVIEW = (
@@ -28,6 +28,7 @@ WATCHED = (
     "not judged",
 )
 OPEN = "not judged yet"
+NOT_RUN = "This script was not run in a fresh environment."
 #: Refutations without a finding that a page lists in full for each implementation.
 LISTED = 20
 
@@ -65,6 +66,10 @@ class Shown:
     def stale(self, finding: Finding) -> list[str]:
         """Return what the examination met in place of what a finding says; empty for a finding that it confirms."""
         return [one.why for one in self.outcome.stale if one.reason == finding.reason]
+
+    def reproduction(self, finding: Finding) -> Reproduction | None:
+        """Return the runs of the script of a finding; None without any."""
+        return next((one for one in self.outcome.reproductions if one.script == finding.script), None)
 
     @property
     def cells(self) -> list[str]:
@@ -171,6 +176,7 @@ def html(
         watched=WATCHED,
         runs=[cells for run in runs for cells in run.cells],
         script_of=script_of,
+        not_run=NOT_RUN,
         listed=LISTED,
         changes=changes,
         about=about,
@@ -211,6 +217,16 @@ def _section(one: Shown) -> Iterable[str]:
         yield "\n".join((f"- **{finding.word}**: {finding.reason} ({finding.source})", *stale, *places))
         if finding.script:
             yield f"```python\n{script_of(finding)}```"
+            yield from _reproduced(one.reproduction(finding))
     if one.outcome.open:
         lines = [f"- `{left.place}`: {left.message}" for left in one.outcome.open[:LISTED]]
         yield f"{len(one.outcome.open)} {OPEN}:\n\n" + "\n".join(lines)
+
+
+def _reproduced(found: Reproduction | None) -> Iterable[str]:
+    """Yield what the runs of a script showed, and the text of the last one."""
+    if found is None:
+        yield NOT_RUN
+    elif not found.failure:  # a failure is shown with the finding
+        yield found.sentence
+        yield f"```text\n{found.printed[-1]}```"

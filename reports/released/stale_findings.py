@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
-from collections.abc import Container, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Container, Iterable, Iterator
 
 from attn_spec.evidence.certificate import Certificate
 from attn_spec.nearest_names import suggestion
 from attn_spec.search.property import load_all
 from attn_spec.search.verdict import Verdict
 
-from .environments import Installed, last_line
-from .findings import SCRIPTS, Finding
-from .outcome import Stale
-
-#: Seconds that a script of a defect may take.
-SCRIPT_LIMIT = 300.0
-#: Exit status of a script that shows its defect; Python ends with 1 where a script fails, for instance to import.
-SHOWN = 3
-#: Runs of a script that must show a defect.
-RUNS = 2
-MENDED = "mended since"
+from .findings import Finding
+from .outcome import MENDED, Reproduction, Stale
 
 
 def about_unknown_properties(findings: Iterable[Finding]) -> Iterator[Stale]:
@@ -55,23 +43,9 @@ def _held(finding: Finding, document: Certificate) -> Iterator[str]:
                 yield f"{one.id}, {dtype} held in {found.examples} problems"
 
 
-def without_evidence(findings: Sequence[Finding], installed: Installed) -> Iterator[Stale]:
-    """Yield the findings whose script does not show the defect with the packages of an environment, each time."""
-    for finding in (one for one in findings if one.script):
-        told = next(filter(None, (_not_shown(finding.script, installed) for _ in range(RUNS))), "")
-        if told:
-            yield Stale(reason=finding.reason, why=told)
-
-
-def _not_shown(script: str, installed: Installed) -> str:
-    """Run a script; return what it did in place of showing its defect, or an empty text if it shows it."""
-    with tempfile.TemporaryDirectory() as name:
-        try:
-            done = installed.run(["python", str(SCRIPTS / script)], Path(name), SCRIPT_LIMIT)
-        except subprocess.TimeoutExpired:
-            return f"has a script without a result: {script} took more than {SCRIPT_LIMIT:g} s"
-    if done.returncode == SHOWN:
-        return ""
-    if done.returncode == 0:
-        return f"is {MENDED}: {script} ends with 0, not with {SHOWN}"
-    return f"has a script that fails: {script} ends with {done.returncode}: {last_line(done.stderr)}"
+def without_evidence(findings: Iterable[Finding], reproductions: Iterable[Reproduction]) -> Iterator[Stale]:
+    """Yield the findings whose script does not show the defect with the released packages, each time."""
+    failures = {one.script: one.failure for one in reproductions}
+    for finding in findings:
+        if failure := failures.get(finding.script):
+            yield Stale(reason=finding.reason, why=failure)

@@ -1,3 +1,6 @@
+# /// script
+# dependencies = ["ejkernel==0.0.80.3", "jax==0.10.2"]
+# ///
 """ejkernel 0.0.80.3: flash_attention on XLA adds the sinks to the sum of weights once for each tile of keys.
 
 The package's own ``attention`` adds them once, and a size of tiles changes no answer. Exit status 3: the two functions

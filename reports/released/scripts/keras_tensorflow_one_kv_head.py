@@ -1,3 +1,6 @@
+# /// script
+# dependencies = ["keras==3.15.1", "tensorflow-cpu==2.21.0"]
+# ///
 """keras 3.15.1 on TensorFlow: dot_product_attention raises for one kv head and several query heads.
 
 Its docstring says that multi-query attention is performed if the keys have one head. Exit status 3: the call raises.

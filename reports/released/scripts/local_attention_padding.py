@@ -1,3 +1,6 @@
+# /// script
+# dependencies = ["local-attention==1.11.2", "torch==2.13.0"]
+# ///
 """local-attention 1.11.2: with autopad, queries attend to the padding, unless a mask of True is given.
 
 The README says that autopad pads the inputs and the mask, and truncates the output appropriately. A mask of True masks

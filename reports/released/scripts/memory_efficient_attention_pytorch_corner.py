@@ -1,3 +1,6 @@
+# /// script
+# dependencies = ["memory-efficient-attention-pytorch==0.1.6", "torch==2.13.0"]
+# ///
 """memory-efficient-attention-pytorch 0.1.6: its flash attention hides too many keys where there are more than queries.
 
 The package's own ``attention`` starts the diagonal so that the last query sees all keys. ``FlashAttentionFunction``

@@ -1,3 +1,6 @@
+# /// script
+# dependencies = ["onnx==1.23.2"]
+# ///
 """onnx 1.23.2: the reference of the operator Attention, with is_causal beside a mask of one row, sees future keys.
 
 The operator says that a mask is broadcast to [B, H, Sq, Sk], so that one row is the same as equal rows. Exit status 3:

@@ -1,3 +1,6 @@
+# /// script
+# dependencies = ["paddlepaddle==3.3.1"]
+# ///
 """paddlepaddle 3.3.1: a scale of 0 is read as no scale.
 
 The docstring of scaled_dot_product_attention says that the scale is 1 / sqrt(head_dim) if it is None. A scale of 0

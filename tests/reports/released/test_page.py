@@ -15,6 +15,7 @@ from attn_spec.reports.released.outcome import (
     Document,
     Outcome,
     Refutation,
+    Reproduction,
     Stale,
     Watched,
     from_json,
@@ -33,6 +34,9 @@ AT_SHAPE = AtShape(
     seconds=17.5,
     call_seconds={"forward": 0.21, "backward": 0.5},
 )
+RUN_TWICE = Reproduction(
+    script="shown.py", requirements=("torch==2.13.0",), printed=("0.5, not <1>\n",) * 2, date="2026-11-29"
+)
 OUTCOME = Outcome(
     implementation="torch-sdpa",
     result="refuted",
@@ -43,6 +47,7 @@ OUTCOME = Outcome(
     ratio=0.5,
     refutations=(JUDGED, LEFT),
     at_shape=AT_SHAPE,
+    reproductions=(RUN_TWICE,),
     stale=(Stale(reason="the corner is wrong", why="is mended since: masking.c, float16 held in 10 problems"),),
     seconds=12.25,
 )
@@ -162,6 +167,20 @@ def test_a_page_says_what_to_look_at(shown, runs):
     assert "To look at" not in page.html(shown[1:], runs[1:], ABOUT)
 
 
+def test_a_page_says_whether_the_script_of_a_defect_ran_in_a_fresh_environment(shown):
+    sentence = "2 runs in a fresh environment of torch==2.13.0 showed the defect, with the same text, on 2026-11-29."
+    failed = replace(RUN_TWICE, failure="is mended since: shown.py ends with 0, not with 3")
+    left, unrun = (replace(shown[0], outcome=replace(OUTCOME, reproductions=given)) for given in ((failed,), ()))
+
+    assert f"{sentence}\n\n```text\n0.5, not <1>\n```" in page.markdown(shown, [], ABOUT)
+    assert f"<p>{sentence}</p>\n<pre><code>0.5, not &lt;1&gt;\n</code></pre>" in page.html(shown, [], ABOUT)
+    for text in (page.markdown([unrun], [], ABOUT), page.html([unrun], [], ABOUT)):
+        assert page.NOT_RUN in text
+    for text in (page.markdown([left], [], ABOUT), page.html([left], [], ABOUT)):
+        assert "in a fresh environment" not in text
+    assert failed.sentence == "This finding is mended since: shown.py ends with 0, not with 3."
+
+
 def test_outcomes_are_read_as_they_were_written():
     found = from_json(to_json([OUTCOME, HELD], [WATCHED], ABOUT))
 
@@ -172,12 +191,14 @@ def test_outcomes_are_read_as_they_were_written():
 
 
 def test_a_document_without_shapes_and_watches_is_read():
-    document = json.loads(to_json([replace(OUTCOME, at_shape=None, stale=())], [], ABOUT))
-    del document["watched"], document["outcomes"][0]["at_shape"], document["outcomes"][0]["stale"]
+    document = json.loads(to_json([replace(OUTCOME, at_shape=None, stale=(), reproductions=())], [], ABOUT))
+    del document["watched"]
+    for part in ("at_shape", "stale", "reproductions"):
+        del document["outcomes"][0][part]
 
     found = from_json(json.dumps(document))
 
-    assert found.outcomes == {"torch-sdpa": replace(OUTCOME, at_shape=None, stale=())}
+    assert found.outcomes == {"torch-sdpa": replace(OUTCOME, at_shape=None, stale=(), reproductions=())}
     assert found.watched == {}
 
 

@@ -10,6 +10,7 @@ from attn_spec.reports.released import (
     implementations,
     production_shape,
     report,
+    reproduction,
     watch_runs,
 )
 from attn_spec.reports.released.certification import certified as certify
@@ -30,6 +31,7 @@ def attention(q, k, v):
     p = np.exp(s - s.max(axis=3, keepdims=True))
     return p @ v / p.sum(axis=3, keepdims=True)
 """
+METADATA = '# /// script\n# dependencies = ["numpy==2"]\n# ///\n'
 HERE = Installed(environment=Environment(name="here", requirements=()), commands=Path(sys.executable).parent)
 PROPERTY = "accuracy.output_is_within_its_bound"
 AT_SHAPE = AtShape(shape="S=64", result="passed")
@@ -73,8 +75,9 @@ def certified(tmp_path, *arguments):
 
 def judged(monkeypatch, tmp_path, *properties, **words):
     """Add a finding about the wrong implementation, whose scripts are in ``tmp_path``."""
-    for module in ("findings", "stale_findings", "page"):
+    for module in ("findings", "reproduction", "page"):
         monkeypatch.setattr(f"attn_spec.reports.released.{module}.SCRIPTS", tmp_path)
+    monkeypatch.setattr(reproduction, "fresh", lambda environment, folder: HERE)
     facts = {"word": "limit", "reason": "the scale is left out", "source": "docs", "implementation": "wrong"}
     found = Finding(**{**facts, "properties": properties, **words})
     monkeypatch.setattr(report.findings, "read", lambda: (found,))
@@ -104,7 +107,9 @@ def test_a_refutation_that_nobody_judged_ends_with_1(rows, tmp_path, capsys):
 @pytest.mark.usefixtures("rows")
 def test_a_judged_refutation_ends_with_0_if_its_script_shows_it(tmp_path, monkeypatch, capsys, status, told):
     runs = f"from pathlib import Path\nPath({str(tmp_path)!r}, 'runs').open('a').write('x')\n"
-    (tmp_path / "shown.py").write_text(f"import sys\n{runs}sys.stderr.write('no such tensor')\nsys.exit({status})\n")
+    (tmp_path / "shown.py").write_text(
+        f"{METADATA}import sys\n{runs}sys.stderr.write('no such tensor')\nsys.exit({status})\n"
+    )
     judged(monkeypatch, tmp_path, PROPERTY, PROPERTY, word="defect", script="shown.py")
 
     ended, found = certified(tmp_path, "--only", "wrong")
