@@ -30,7 +30,9 @@ def _of_implementation(one: Outcome) -> Iterator[tuple[int, str]]:
         yield CODES["refuted"], f"{one.implementation}: {told}"
     if one.result == COULD_NOT_RUN:
         yield CODES["inconclusive"], f"{one.implementation}: {one.result}: {one.reason}"
-    if few := one.counts.get("not exercised", 0):
+    for place, reason in one.unexercised.items():
+        yield CODES["inconclusive"], f"{one.implementation}: {place} was not exercised: {reason}"
+    if not one.unexercised and (few := one.counts.get("not exercised", 0)):  # an older document names none
         yield CODES["inconclusive"], f"{one.implementation}: {plural(few, 'verdict')} not exercised"
     if one.at_shape is not None and one.at_shape.result in (COULD_NOT_RUN, "inconclusive"):
         reason = f"{one.at_shape.result}: {one.at_shape.reason}"

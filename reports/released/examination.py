@@ -55,6 +55,7 @@ def outcome(implementation: Implementation, document: Certificate, findings: Seq
         power=(planted - sum(len(one.unseen) for one in document.power), planted),
         ratio=verdicts.largest_ratio(document),
         refutations=verdicts.refutations(document, findings),
+        unexercised=verdicts.unexercised(document),
     )
 
 

@@ -112,6 +112,8 @@ class Outcome:
     ratio: float | None = None
     #: Refutations, with those at the shape of a production size.
     refutations: tuple[Refutation, ...] = ()
+    #: Reason why a pair of property and dtype was not exercised, by the pair as :attr:`Refutation.place` spells it.
+    unexercised: Mapping[str, str] = field(default_factory=dict)
     #: Verdict at that shape; None if the implementation was not examined there.
     at_shape: AtShape | None = None
     stale: tuple[Stale, ...] = ()

@@ -42,6 +42,15 @@ def refutations(document: Certificate, findings: Sequence[Finding]) -> tuple[Ref
     )
 
 
+def unexercised(document: Certificate) -> dict[str, str]:
+    """Return why each pair of property and dtype was not exercised, by the pair."""
+    return {
+        f"{property_id}, {dtype}": found.message
+        for property_id, dtype, found in every(document)
+        if found.verdict is Verdict.NOT_EXERCISED
+    }
+
+
 def confirmed(document: Certificate, findings: Sequence[Finding]) -> set[str]:
     """Return the reasons of all findings that cover a refutation."""
     return {

@@ -2,9 +2,10 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
-from attn_spec.reports.released import findings, page, watch_runs
+from attn_spec.reports.released import findings, page, verdicts, watch_runs
 from attn_spec.reports.released.changes import changes
 from attn_spec.reports.released.environments import ReleasedError
 from attn_spec.reports.released.findings import Finding
@@ -22,6 +23,7 @@ from attn_spec.reports.released.outcome import (
     to_json,
 )
 
+from attn_spec.search.verdict import Verdict
 from attn_spec.watching.tally import Refuted, Tally
 
 JUDGED = Refutation(property_id="masking.a", dtype="float32", message="0.5 is <outside>", judged="the corner is wrong")
@@ -179,6 +181,25 @@ def test_a_page_says_whether_the_script_of_a_defect_ran_in_a_fresh_environment(s
     for text in (page.markdown([left], [], ABOUT), page.html([left], [], ABOUT)):
         assert "in a fresh environment" not in text
     assert failed.sentence == "This finding is mended since: shown.py ends with 0, not with 3."
+
+
+def test_a_page_says_which_verdict_was_not_exercised_and_why(shown):
+    few = replace(HELD, counts={"held": 9, "not exercised": 1}, unexercised={"masking.a, float32": "60 s were up"})
+
+    told = page.to_look_at([replace(shown[1], outcome=few)], [])
+
+    assert told == ["x-transformers: masking.a, float32 was not exercised: 60 s were up"]
+    assert from_json(to_json([few], [], ABOUT)).outcomes == {"x-transformers": few}
+    old = replace(few, unexercised={})
+    assert page.to_look_at([replace(shown[1], outcome=old)], []) == ["x-transformers: 1 verdict not exercised"]
+
+
+def test_verdicts_that_were_not_exercised_are_taken_from_a_certificate():
+    few = SimpleNamespace(verdict=Verdict.NOT_EXERCISED, message="60 s were up")
+    held = SimpleNamespace(verdict=Verdict.HELD, message="")
+    document = SimpleNamespace(properties=[SimpleNamespace(id="masking.a", dtypes={"float32": few, "float16": held})])
+
+    assert verdicts.unexercised(document) == {"masking.a, float32": "60 s were up"}
 
 
 def test_outcomes_are_read_as_they_were_written():
