@@ -461,7 +461,10 @@ IMPLEMENTATIONS = (
         "paddle",
         "of_paddle.py:attention",
         ("a call is causal or has a mask, of booleans or of numbers that are added", f"{_PADDLE}, docstring"),
-        ("a query without keys has the mean of all values", "paddlepaddle 3.3.1, run: softmax of -inf alone"),
+        (
+            "a query without keys has NaN, but the mean of all values where the number of keys divides by 8",
+            "paddlepaddle 3.3.1, run: softmax of -inf alone",
+        ),
         project="PaddlePaddle",
         package="paddlepaddle",
         environment="paddle",

@@ -16,7 +16,7 @@ from attn_spec import kernel
     contract="eager",
     presentation="BSHD",
     supports=("scale", "causal", "mask", "bias", "gqa", "cross", "dv"),
-    conventions={"empty_row": "mean_of_v"},
+    conventions={"empty_row": "nan"},
     exclusive=(("causal", "mask"), ("causal", "bias"), ("mask", "bias")),
     least_keys=1,
 )
