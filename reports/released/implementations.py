@@ -120,6 +120,9 @@ _LINEN = "flax 0.12.8, linen/attention.py, dot_product_attention_weights"
 _EAGER = "transformers 5.24, modeling_gpt2.py and modeling_bert.py, eager_attention_forward"
 _CURATED = "curated-transformers 2.0.1, layers/attention.py"
 _KERAS_TORCH = "keras 3.15.1, src/backend/torch/nn.py, dot_product_attention"
+_KERAS_TENSORFLOW: dict[str, Any] = {"project": "Keras", "package": "keras", "environment": "tensorflow"}
+_KERAS_MASKS = "keras 3.15.1, src/backend/tensorflow/nn.py, _apply_masks"
+_KERAS_MQA = "keras 3.15.1, docstring of key: if K==1, multi-query attention (MQA) is performed"
 _TILED = "ejkernel 0.0.80.3, kernels/_xla/flash_attention/_xla_impl_fwd.py"
 _PADDLE = "paddlepaddle 3.3.1, nn/functional/flash_attention.py, scaled_dot_product_attention"
 _MEAN_OF_V = "a query whose keys a mask hides has the mean of all values, one whose keys all have a bias of -inf NaN"
@@ -473,15 +476,19 @@ IMPLEMENTATIONS = (
     _adapted(
         "keras-tensorflow",
         "of_keras_tensorflow.py:attention",
-        (
-            "a masked score is a finite number, so that a query without keys has the mean of all values",
-            "keras 3.15.1, src/backend/tensorflow/nn.py, _apply_masks",
-        ),
+        ("a masked score is a finite number, so that a query without keys has the mean of all values", _KERAS_MASKS),
         ("values are as wide as keys", "keras 3.15.1, docstring: the value array with the same shape of key"),
-        project="Keras",
-        package="keras",
-        environment="tensorflow",
+        ("several query heads share one of several kv heads; a single one is a row of its own", _KERAS_MQA),
         function="ops.dot_product_attention on TensorFlow",
+        **_KERAS_TENSORFLOW,
+    ),
+    _adapted(
+        "keras-tensorflow-mqa",
+        "of_keras_tensorflow.py:of_one_kv_head",
+        ("multi-query attention is performed if the keys have one head", _KERAS_MQA),
+        function="ops.dot_product_attention on TensorFlow, one kv head",
+        shape="Hq=32,Hkv=1,S=1024,D=128",
+        **_KERAS_TENSORFLOW,
     ),
     Implementation(
         name="mlx",
