@@ -124,6 +124,7 @@ _KERAS_TENSORFLOW: dict[str, Any] = {"project": "Keras", "package": "keras", "en
 _KERAS_MASKS = "keras 3.15.1, src/backend/tensorflow/nn.py, _apply_masks"
 _KERAS_MQA = "keras 3.15.1, docstring of key: if K==1, multi-query attention (MQA) is performed"
 _TILED = "ejkernel 0.0.80.3, kernels/_xla/flash_attention/_xla_impl_fwd.py"
+_WIDTH_OF_V = "ejkernel 0.0.80.3, kernels/_xla/flash_attention/_interface.py: the output has head_dim columns"
 _PADDLE = "paddlepaddle 3.3.1, nn/functional/flash_attention.py, scaled_dot_product_attention"
 _MEAN_OF_V = "a query whose keys a mask hides has the mean of all values, one whose keys all have a bias of -inf NaN"
 
@@ -444,6 +445,7 @@ IMPLEMENTATIONS = (
     _adapted(
         "ejkernel-flash",
         "of_ejkernel.py:tiled",
+        ("values are as wide as keys", _WIDTH_OF_V),
         ("a bias is added before the softcap", f"{_TILED}, _apply_logits_transforms"),
         ("a bias has no gradient", "ejkernel 0.0.80.3, kernels/_xla/flash_attention/_interface.py, _bwd"),
         function="flash_attention on XLA, tiles of 16",
@@ -456,8 +458,10 @@ IMPLEMENTATIONS = (
             "all sinks are those of each head, so that calls have one head",
             "ejkernel 0.0.80.3, flash_attention: softmax_aux is checked to be of one axis, and is not split by heads",
         ),
+        ("values are as wide as keys", _WIDTH_OF_V),
         ("sinks have no gradient", "ejkernel 0.0.80.3, kernels/_xla/flash_attention/_interface.py, _bwd"),
         function="flash_attention on XLA with sinks, tiles of 16",
+        shape="H=1,S=1024,D=128",
         **_EJKERNEL,
     ),
     _adapted(

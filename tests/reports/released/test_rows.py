@@ -56,7 +56,8 @@ def test_each_adapter_has_its_row():
 def test_a_shape_of_a_production_size_has_several_heads_and_whole_tiles(row):
     shape = AskedShape.parse(row.shape)
 
-    assert shape.query_heads >= 2
+    takes_one_head = any("calls have one head" in fact.says for fact in row.facts)
+    assert (shape.query_heads == 1) if takes_one_head else (shape.query_heads >= 2)
     assert shape.query_length >= 64
     assert {shape.query_length % 64, shape.key_length % 64, shape.head_dim % 32} == {0}
 
