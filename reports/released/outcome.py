@@ -76,7 +76,7 @@ class AtShape:
     """The verdict on one implementation at a shape of a production size."""
 
     shape: str
-    #: Result of the certificate, or COULD_NOT_RUN.
+    #: Result of the certificate, "known defect" if it judged nothing else, or COULD_NOT_RUN.
     result: str
     #: Reason why nothing, or not all, was judged or timed; empty if all was.
     reason: str = ""

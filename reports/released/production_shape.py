@@ -41,10 +41,11 @@ def examine(
     if run.document is None:
         return AtShape(shape=shape, result=COULD_NOT_RUN, reason=run.reason, seconds=run.seconds), ()
     seconds, untimed = _call_seconds(implementation, installed, shape)
+    result = _result(run.document)
     found = AtShape(
         shape=shape,
-        result=run.document.result,
-        reason=_not_judged(run.document) or untimed,
+        result=result,
+        reason=(_not_judged(run.document) if result == "inconclusive" else "") or untimed,
         ratio=verdicts.largest_ratio(run.document),
         looked_at=tuple(text for _, _, one in verdicts.every(run.document) for text in one.looked_at),
         seconds=run.seconds,
@@ -53,11 +54,16 @@ def examine(
     return found, verdicts.refutations(run.document, findings)
 
 
+def _result(document: Certificate) -> str:
+    """Return the result of a certificate, which is "known defect" if a known defect is all that was judged."""
+    met = {found.verdict for _, _, found in verdicts.every(document)}
+    return str(Verdict.KNOWN) if met - {Verdict.NOT_DECLARED} == {Verdict.KNOWN} else document.result
+
+
 def _not_judged(document: Certificate) -> str:
-    """Return the reason of an inconclusive result; empty for another."""
+    """Return the reason of an inconclusive result."""
     reasons = {found.verdict: found.message for _, _, found in verdicts.every(document)}
-    why = reasons.get(Verdict.NOT_EXERCISED) or reasons.get(Verdict.NOT_DECLARED, "")
-    return why if document.result == "inconclusive" else ""
+    return reasons.get(Verdict.NOT_EXERCISED) or reasons.get(Verdict.NOT_DECLARED, "")
 
 
 def _call_seconds(implementation: Implementation, installed: Installed, shape: str) -> tuple[dict[str, float], str]:

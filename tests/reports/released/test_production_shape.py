@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from attn_spec.reports.released import call_seconds, implementations, production_shape
 from attn_spec.reports.released.environments import Environment, Installed
+from attn_spec.reports.released.findings import Finding
 from attn_spec.reports.released.implementations import Implementation
 
 HERE = Installed(environment=Environment(name="here", requirements=()), commands=Path(sys.executable).parent)
@@ -37,9 +38,9 @@ def examined(tmp_path, monkeypatch):
     monkeypatch.setattr(implementations, "ADAPTERS", tmp_path)
     monkeypatch.chdir(tmp_path)
 
-    def examined(*, last=10**6, declared="", row=ROW):
+    def examined(*, last=10**6, declared="", row=ROW, findings=()):
         (tmp_path / "here.py").write_text(KERNEL.format(last=last, declared=declared))
-        return production_shape.examine(row, (), HERE, "--profile", "smoke", "--workers", "1", has_groups=False)
+        return production_shape.examine(row, findings, HERE, "--profile", "smoke", "--workers", "1", has_groups=False)
 
     return examined
 
@@ -64,6 +65,16 @@ def test_keys_that_are_lost_at_that_size_alone_are_a_refutation(examined):
         f"{production_shape.PROPERTIES}.sampled_rows_are_within_their_bounds, float32"
     ]
     assert refutations[0].judged == ""
+
+
+def test_a_refutation_that_a_finding_covers_is_a_known_defect(examined):
+    name = f"{production_shape.PROPERTIES}.sampled_rows_are_within_their_bounds"
+    facts = {"implementation": "here", "word": "limit", "reason": "it reads 600 keys", "source": "run"}
+
+    found, refutations = examined(last=600, findings=(Finding(**facts, properties=(name,)),))
+
+    assert (found.result, found.reason) == ("known defect", "")
+    assert [one.judged for one in refutations] == ["it reads 600 keys"]
 
 
 def test_a_shape_that_the_implementation_does_not_take_is_no_verdict(examined):
