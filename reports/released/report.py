@@ -6,7 +6,7 @@
 
 Each implementation is certified at small problems and at one shape of a production size. Models of some projects run
 under a watch. Three files are written after each implementation: PATH.html, PATH.md and PATH.json. With ``--baseline``,
-the page says what differs from an earlier PATH.json. With ``--only``, other outcomes are taken from it.
+the page says what differs from an earlier PATH.json. Outcomes of what is not examined, or not yet, are taken from it.
 
 Exit statuses are those of ``attn-spec``, and the last lines name the implementations that they are about:
 
@@ -69,8 +69,8 @@ def _report(options: argparse.Namespace) -> int:
     chosen, known = _chosen(options.only), findings.read()
     before = _before(options.baseline)
     rows, runs = implementations_by_name(), watch_runs.by_name()
-    outcomes = {name: before.outcomes[name] for name in rows if name in before.outcomes and name not in chosen}
-    watched = {name: before.watched[name] for name in runs if name in before.watched and name not in chosen}
+    outcomes = {name: before.outcomes[name] for name in rows if name in before.outcomes}
+    watched = {name: before.watched[name] for name in runs if name in before.watched}
     for name in chosen:
         sys.stderr.write(f"examining {name}\n")
         installed = made(by_name()[(rows.get(name) or runs[name]).environment], FOLDER.resolve())

@@ -172,6 +172,23 @@ def test_outcomes_of_others_are_taken_from_the_baseline(rows, tmp_path):
     assert f"passed before, refuted now; {PROPERTY}, float32 is refuted" in (tmp_path / "page.md").read_text()
 
 
+def test_an_interrupted_examination_keeps_the_outcomes_of_the_baseline(rows, tmp_path, monkeypatch):
+    certified(tmp_path)
+    (tmp_path / "page.json").rename(tmp_path / "before.json")
+    examine = examination.examine
+
+    def interrupted(row, *given, **words):
+        if row.name == "wrong":
+            raise KeyboardInterrupt
+        return examine(row, *given, **words)
+
+    monkeypatch.setattr(examination, "examine", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        certified(tmp_path, "--baseline", str(tmp_path / "before.json"))
+
+    assert set(from_json((tmp_path / "page.json").read_text()).outcomes) == {"right", "wrong"}
+
+
 def test_an_implementation_that_does_not_import_could_not_run(rows, tmp_path, capsys):
     (tmp_path / "right.py").write_text("import a_package_that_is_nowhere\n" + KERNEL.format(scale="1.0"))
 
