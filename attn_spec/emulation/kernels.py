@@ -29,6 +29,7 @@ from .forward import TiledAttention
 from .layers import Layer, heads_contract
 from .operands import Operands, chooses_score
 from .quantisers import quantising
+from .reused_memory import reuse
 from .scores import ADDED
 
 #: Options and abilities that an emulated kernel declares by default. Random kernels are drawn in this order.
@@ -111,12 +112,15 @@ def emulate(
         results = {"output": TORCH.give(shown.presented("output", out, **given), contract.output)}
         if "lse" in arguments["supports"]:
             results["lse"] = TORCH.give(shown.presented("lse", lse, **given), contract.lse)
+        if made.conventions.overwrites_results:
+            results = {quantity: memory[quantity](x) for quantity, x in results.items()}
         for quantity, buffer in buffers.items():
             buffer[...] = results[quantity]
         if buffers.keys() == results.keys():
             return None
         return tuple(results.values()) if "lse" in results else results["output"]
 
+    memory = {quantity: reuse() for quantity in ("output", "lse")}
     made = kernel(name=name, framework="torch", dtypes=tuple(dtypes), **arguments)(attention)
     return made
 

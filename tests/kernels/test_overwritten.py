@@ -1,11 +1,14 @@
 """Results that the next call overwrites are told, of a kernel here and of one in a process of its own."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from attn_spec.contract.presets import FUSED
+from attn_spec.emulation.kernels import emulate
 from attn_spec.isolation import foreign
 from attn_spec.kernels.misbehaviour import Misbehaviour, Raised
 from attn_spec.kernels.resolve import resolve
@@ -106,3 +109,11 @@ def test_a_kernel_that_writes_into_its_callers_tensors_is_not_asked():
     writing = Path(__file__).parents[1] / "isolation" / "spying_numpy.py"
     reason = reason_to_overwrite(Subject(resolve(f"{writing}:writing"), "float32"))
     assert reason == "it returns nothing, but writes into tensors of its caller"
+
+
+@pytest.mark.parametrize("overwrites", [True, False])
+def test_an_emulated_kernel_reuses_memory_if_it_declares_so(overwrites):
+    declared = emulate("declared", FUSED, conventions={"overwrites_results": overwrites}, supports=("lse",))
+    told = pytest.raises(Misbehaviour, match="is overwritten") if overwrites else contextlib.nullcontext()
+    with told:
+        interrupted(Subject(declared, "float32"))

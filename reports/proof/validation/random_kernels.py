@@ -154,7 +154,11 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
         beside = (*scores, *dropout, *layer, *context, *ties, *sinks.options, *descales, *of_output)
         beside = beside if executes.reference != "upper_bound" else tuple(set(beside) - _ADDITIVE)
         lengths, unused = drawn_lengths(np.random.default_rng([seed, 9]))
-        agreed = {**unused, "sink_in_lse": sinks.sink_in_lse or not sinks.options}
+        agreed = {
+            **unused,
+            "sink_in_lse": sinks.sink_in_lse or not sinks.options,
+            "overwrites_results": bool(np.random.default_rng([seed, 21]).random() < 0.2),
+        }
         given |= {"beside": (*beside, *lengths), "option_dtypes": own, "agreed": agreed}
         given |= {name: np.random.default_rng([seed, n]) for name, n in (("apart", 10), ("caches", 19))}
         kernel = _kernel(rng, f"random_{seed}", executes, order, presentation=presentation, **given)

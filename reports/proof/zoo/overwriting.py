@@ -6,35 +6,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
-from attn_spec.emulation.kernels import emulate, emulate_both
+from attn_spec.emulation.forward import TiledAttention
+from attn_spec.emulation.kernels import emulate_both
+from attn_spec.emulation.reused_memory import Reuse, reuse
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.kernel import Kernel
 
 from .autograd import Gradients, autograd_mutant, explicit, recorded
-from .mutants import CONVENTIONS, Attention, cheat, introduce
+from .mutants import Attention, cheat, introduce, mutant
 
 ANSWERS = "independence.a_later_call_leaves_an_answer_alone"
 GRADIENTS = "gradient_independence.calls_in_between_leave_gradients_alone"
 
-#: Function that returns a tensor in memory that is kept for all tensors of its shape and dtype.
-Shelf = Callable[[Any], Any]
 
-
-def shelf() -> Shelf:
-    """Return a new :data:`Shelf`."""
-    kept: dict[Any, Any] = {}
-
-    def stored(tensor: Any) -> Any:
-        memory = kept.setdefault((tensor.shape, tensor.dtype), tensor.clone())
-        memory.copy_(tensor)
-        return memory
-
-    return stored
-
-
-def into_one_buffer(attention: Attention) -> Attention:
-    """Return the function with its output in one buffer of each shape."""
-    stored = shelf()
+@cheat(source="made up: an output allocated once, as a captured CUDA graph has it", named_by=ANSWERS)
+def one_buffer_of_outputs(attention: Attention) -> Attention:
+    """Return the output in one buffer of each shape, which the next call overwrites."""
+    stored = reuse()
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
         out, lse = attention(q, k, v, **options)
@@ -43,16 +31,10 @@ def into_one_buffer(attention: Attention) -> Attention:
     return kernel
 
 
-@cheat(source="made up: an output allocated once, as a captured CUDA graph has it", named_by=ANSWERS)
-def one_buffer_of_outputs(attention: Attention) -> Attention:
-    """Return the output in one buffer of each shape, which the next call overwrites."""
-    return into_one_buffer(attention)
-
-
 @cheat(source="made up: a workspace of log-sum-exps that outlives the call", named_by=ANSWERS)
 def one_buffer_of_log_sum_exps(attention: Attention) -> Attention:
     """Return the log-sum-exps in one buffer of each shape, which the next call overwrites."""
-    stored = shelf()
+    stored = reuse()
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
         out, lse = attention(q, k, v, **options)
@@ -64,7 +46,7 @@ def one_buffer_of_log_sum_exps(attention: Attention) -> Attention:
 @autograd_mutant(source="made up: one workspace for all layers of a model", named_by=GRADIENTS)
 def saved_log_sum_exp_overwritten(sound: Kernel) -> Attention:
     """Save the log-sum-exps for the backward pass in one buffer, so that the next call's gradients alone are right."""
-    stored = shelf()
+    stored = reuse()
     last: dict[Any, Any] = {}
 
     def attention(*inputs: Any, **options: Any) -> tuple[Any, Any]:
@@ -80,38 +62,31 @@ def saved_log_sum_exp_overwritten(sound: Kernel) -> Attention:
     return recorded(attention, gradients)
 
 
-def kernel_mutant(
-    *, source: str, named_by: str | None, sound: Callable[..., Kernel], **declared: Any
-) -> Callable[[Callable[[Kernel], Kernel]], Any]:
-    """Register a function of the sound kernel that ``sound`` makes; a control if nothing names it."""
+def gradients_mutant(*, source: str, named_by: str) -> Callable[[Callable[[Gradients], Gradients]], Any]:
+    """Register a function that changes the backward function of the sound kernel."""
 
-    def register(wrap: Callable[[Kernel], Kernel]) -> Callable[[Kernel], Kernel]:
+    def register(wrap: Callable[[Gradients], Gradients]) -> Callable[[Gradients], Gradients]:
         def build(name: str, dtype: str) -> Kernel:
-            return wrap(sound(name, PRECISE, dtypes=(dtype,), contract="fused", **declared))
+            sound = emulate_both(name, PRECISE, dtypes=(dtype,), contract="fused")
+            return replace(sound, backward_function=wrap(cast("Gradients", sound.backward_function)))
 
         return introduce(wrap, build, source=source, named_by=named_by, dtype="float32")
 
     return register
 
 
-@kernel_mutant(source="made up: gradients allocated once", named_by=GRADIENTS, sound=emulate_both)
-def one_buffer_of_gradients(sound: Kernel) -> Kernel:
+@gradients_mutant(source="made up: gradients allocated once", named_by=GRADIENTS)
+def one_buffer_of_gradients(backward: Gradients) -> Gradients:
     """Return each gradient in one buffer of its shape, which the next backward pass overwrites."""
-    kept: dict[str, Shelf] = {}
+    kept: dict[str, Reuse] = {}
 
-    def backward(*saved: Any, **options: Any) -> dict[str, Any]:
-        found: Any = cast("Gradients", sound.backward_function)(*saved, **options)
-        return {name: kept.setdefault(name, shelf())(x) for name, x in found.items()}
+    def gradients(*saved: Any, **options: Any) -> Any:
+        found: Any = backward(*saved, **options)
+        return {name: kept.setdefault(name, reuse())(x) for name, x in found.items()}
 
-    return replace(sound, backward_function=backward)
+    return gradients
 
 
-@kernel_mutant(
-    source="made up: the convention overwrites_results",
-    named_by=None,
-    sound=emulate,
-    conventions={**CONVENTIONS, "overwrites_results": True},
-)
-def overwrites_as_declared(sound: Kernel) -> Kernel:
-    """Return the output in one buffer of each shape, and declare that the next call overwrites it."""
-    return replace(sound, function=into_one_buffer(sound.function))
+@mutant(source="made up: the convention overwrites_results", named_by=None, conventions={"overwrites_results": True})
+class OverwritesAsDeclared(TiledAttention):
+    """Return results in memory that the next call overwrites, as declared."""
