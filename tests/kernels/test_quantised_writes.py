@@ -1,7 +1,6 @@
 """Calls that append with scales of their own: what they are given, what must stand in caches, and what is refused."""
 
 import re
-import runpy
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +28,7 @@ from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search
+from tests.kernels.scripts_of_writes import assert_fails_until_mended
 
 QUANTISED, LATER = quantised_writes.QUANTISED, quantised_writes.LATER
 SMOKE = replace(PROFILES["smoke"], shrink_seconds=0)
@@ -276,11 +276,4 @@ def test_a_script_fails_until_scales_are_right(folder, capsys):
     subject = subject_of(resolve("mine.py:attention"))
     _, case = search(load_all()[QUANTISED], subject, PROFILES["smoke"], 0)
     written = script.write(case, load_all()[QUANTISED], subject, file.with_name("script.py"))
-
-    for text, code in (("other than it must", 1), ("no longer fails here", 0)):
-        with pytest.raises(SystemExit) as left:
-            runpy.run_path(str(written), run_name="__main__")
-        shown = capsys.readouterr().out
-        assert (text in shown, left.value.code) == (True, code), shown
-        file.write_text(KERNEL)
-        resolve("mine.py:attention")
+    assert_fails_until_mended(written, file, KERNEL, "mine.py:attention", capsys)

@@ -1,6 +1,5 @@
 """Calls that append to caches of 8 bits: which new numbers they are given, and what they must store of these."""
 
-import runpy
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +25,7 @@ from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.profiles import PROFILES, Profile
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search
+from tests.kernels.scripts_of_writes import assert_fails_until_mended
 
 CACHE = "q:bfloat16,kv:float8_e4m3fn"
 ROUNDED = "appending.new_numbers_are_rounded_once_over_their_descales"
@@ -278,14 +278,7 @@ def test_a_script_fails_until_new_keys_are_rounded_over_their_descales(file, cap
     subject = Subject(resolve("mine.py:attention"), CACHE)
     _, case = search(load_all()[ROUNDED], subject, PROFILES["smoke"], 0)
     written = script.write(case, load_all()[ROUNDED], subject, file.with_name("script.py"))
-
-    for text, code in (("other than it must", 1), ("no longer fails here", 0)):
-        with pytest.raises(SystemExit) as left:
-            runpy.run_path(str(written), run_name="__main__")
-        shown = capsys.readouterr().out
-        assert (text in shown, left.value.code) == (True, code), shown
-        file.write_text(KERNEL)
-        resolve("mine.py:attention")
+    assert_fails_until_mended(written, file, KERNEL, "mine.py:attention", capsys)
 
 
 @pytest.mark.parametrize("wrong", [False, True])
