@@ -58,14 +58,15 @@ def test_the_output_is_the_sum_of_what_each_head_adds(subject: Subject, problem:
         part = problem.replace(output_projection=alone)
         parts.append(part if head == 0 else part.replace(output_projection_bias=None))
     measured = [judged(subject, p, subject(p)).measurements[0] for p in (problem, *parts)]
-    whole, total = measured[0], np.add.reduce([m.got for m in measured[1:]])
-    allowed = np.add.reduce([m.allowed + 2.0**-50 * np.abs(m.got) for m in measured])
     speaks = np.logical_and.reduce([m.measured & np.isfinite(m.got) for m in measured])
-    wrong = speaks & ~(np.abs(whole.got - total) <= allowed)
+    whole, *of_heads = (np.where(speaks, m.got, 0.0) for m in measured)
+    total = np.add.reduce(of_heads)
+    allowed = np.add.reduce([m.allowed + 2.0**-50 * np.abs(m.got) for m in measured])
+    wrong = speaks & ~(np.abs(whole - total) <= allowed)
     if wrong.any():
         at = tuple(int(n) for n in np.argwhere(wrong)[0])
         raise Refutation(
-            f"output{list(at)} is {whole.got[at]:.9g}, but {problem.query_heads} heads add up to {total[at]:.9g}: "
+            f"output{list(at)} is {whole[at]:.9g}, but {problem.query_heads} heads add up to {total[at]:.9g}: "
             f"apart by more than {allowed[at]:.3g}"
         )
 

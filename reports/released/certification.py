@@ -40,8 +40,8 @@ def certified(
             command += ["--known-defects", str(atomic.write(Path(name) / "known.toml", expected))]
         done, seconds = installed.timed(command, Path(name))
         if not written.is_file():
-            return Certified(document=None, reason=last_line(done.stderr, done.stdout), seconds=seconds)
-        document = Certificate.model_validate(json.loads(written.read_text(encoding="utf-8")))
+            return Certified(document=None, reason=installed.told(last_line(done.stderr, done.stdout)), seconds=seconds)
+        document = Certificate.model_validate(json.loads(installed.told(written.read_text(encoding="utf-8"))))
     return Certified(document=document, seconds=seconds)
 
 

@@ -131,6 +131,10 @@ class Installed:
         done = self.run(command, folder)
         return done, round(_processor_seconds() - before, 1)
 
+    def told(self, text: str) -> str:
+        """Return what a command said, with paths of the environment from its folder on, as they are on any machine."""
+        return text.replace(f"{self.commands.parent}{os.sep}", "")
+
     def version(self, package: str) -> str:
         """Return the version of a distribution that is installed there; empty if it is not."""
         program = f"from importlib.metadata import version; print(version({package!r}))"

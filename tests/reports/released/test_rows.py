@@ -203,6 +203,13 @@ def test_an_environment_is_current_while_it_has_the_files_of_this_process(monkey
     assert not here.is_current
 
 
+def test_paths_that_are_told_begin_at_the_folder_of_the_environment(tmp_path):
+    made = environments.Installed(
+        environment=Environment(name="torch", requirements=()), commands=tmp_path / "torch" / "bin"
+    )
+    assert made.told(f"it raised in {tmp_path}/torch/lib/python3.11/one.py:3") == "it raised in lib/python3.11/one.py:3"
+
+
 def test_an_installation_that_fails_tells_the_last_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(environments.sys, "executable", "false")
 
