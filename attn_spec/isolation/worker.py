@@ -28,6 +28,7 @@ from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import OutOfMemory, end_process, failed
 from attn_spec.kernels.resolve import attribute_of, resolve
+from attn_spec.kernels.returned import parts as returned_parts
 
 #: Second results with more axes than this are sent without values: no log-sum-exp has more, so nobody reads them.
 MOST_AXES = 3
@@ -220,12 +221,9 @@ class Serving:
 
     def _shown(self, returned: Any, *, every_value: bool) -> tuple[Header, Blobs]:
         """Return a result as its parts: the type of each part, and the values of tensors that the judge may read."""
-        if isinstance(returned, Mapping):
-            kind, every = "dict", {str(name): x for name, x in returned.items()}
-        elif isinstance(returned, tuple | list):
-            kind, every = "tuple" if isinstance(returned, tuple) else "list", dict(enumerate(returned))
-        else:
-            kind, every = "one", {0: returned}
+        kinds = {"dict": Mapping, "tuple": tuple, "list": list}
+        kind = next((name for name, own in kinds.items() if isinstance(returned, own)), "one")
+        every = returned_parts(returned)
         parts, blobs = [], []
         for place, x in every.items():
             part: Header = {"type": type(x).__name__, "module": type(x).__module__}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from attn_spec.kernels.frameworks.framework import Framework
 from attn_spec.kernels.misbehaviour import Misbehaviour
+from attn_spec.kernels.returned import parts
 from attn_spec.numbers import bits
 
 
@@ -37,12 +38,7 @@ _OVERWRITTEN = "is overwritten by the next call"
 _REMEDY = "return memory of its own, or declare the convention overwrites_results=True, as CUDA graphs need"
 
 
-def _values(own: Framework, returned: Any) -> dict[str, np.ndarray]:
+def _values(own: Framework, returned: Any) -> dict[Any, np.ndarray]:
     """Return the values of the tensors of a result, by their places in it."""
-    if isinstance(returned, Mapping):
-        every = {str(name): x for name, x in returned.items()}
-    elif isinstance(returned, tuple | list):
-        every = {str(place): x for place, x in enumerate(returned)}
-    else:
-        every = {"0": returned}
-    return {place: own.take(x).astype(np.float64) for place, x in every.items() if x is not None and own.is_own(x)}
+    every = parts(returned).items()
+    return {place: own.take(x).astype(np.float64) for place, x in every if x is not None and own.is_own(x)}

@@ -14,6 +14,13 @@ from attn_spec.numbers import bits
 from attn_spec.problem.quantities import DIFFERENTIABLE
 
 
+def parts(returned: Any) -> dict[Any, Any]:
+    """Return the parts of a result by their names or places; one that is no dict, tuple or list has the place 0."""
+    if isinstance(returned, Mapping):
+        return {str(name): x for name, x in returned.items()}
+    return dict(enumerate(returned if isinstance(returned, tuple | list) else (returned,)))
+
+
 def out_and_lse(returned: Any) -> tuple[Any, Any]:
     """Return the output and the second result of a call, None if there is no second. Raises :class:`Misbehaviour`."""
     if not isinstance(returned, tuple):

@@ -19,6 +19,7 @@ from attn_spec.isolation import foreign
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.quantised_writes import open_scales, written
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
@@ -277,3 +278,15 @@ def test_a_script_fails_until_scales_are_right(folder, capsys):
     _, case = search(load_all()[QUANTISED], subject, PROFILES["smoke"], 0)
     written = script.write(case, load_all()[QUANTISED], subject, file.with_name("script.py"))
     assert_fails_until_mended(written, file, KERNEL, "mine.py:attention", capsys)
+
+
+@pytest.mark.parametrize(("division_error", "ulps"), [(0.0, 0), (2.0, 1)])
+def test_a_scale_may_be_as_far_from_its_replay_as_its_division_may_be_off(division_error, ulps):
+    quantiser = Quantiser(of="k", format="int8", block=1, over="appended", division_error=division_error)
+    found = written(quantiser, np.random.default_rng(0).standard_normal((2, 3, 2, 4)))
+    scales = np.float32(found.scales)
+    off = np.abs(scales + ulps * np.spacing(scales) - scales.astype(np.float64))
+
+    allowed = open_scales(found)
+    assert (off <= allowed).all()
+    assert (allowed <= 4 * off).all()
