@@ -39,7 +39,7 @@ from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, S
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.presentations import PRESENTATIONS
-from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.abilities import ABILITIES, DESCALE_AXES
 from attn_spec.problem.conventions import SAME, Conventions
 from attn_spec.problem.options import parameters
 from attn_spec.problem.traits import named_by, projects
@@ -66,7 +66,7 @@ from .random_options import (
     one_of,
     without_orphans,
 )
-from .random_quantisers import NOT_QUANTISED, drawn_quantisers, without_silent
+from .random_quantisers import NOT_QUANTISED, drawn_of_appended, drawn_quantisers, of_appended, without_silent
 
 #: Dtypes, each repeated by its share: the truth for float64 is expensive, and its bounds are those of float32.
 _DTYPES = ("float32", "float16", "bfloat16") * 2 + ("float64",)
@@ -161,9 +161,14 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
         }
         given |= {"beside": (*beside, *lengths), "option_dtypes": own, "agreed": agreed}
         given |= {name: np.random.default_rng([seed, n]) for name, n in (("apart", 10), ("caches", 19))}
-        kernel = _kernel(rng, f"random_{seed}", executes, order, presentation=presentation, **given)
+        executes, kernel = _kernel(rng, f"random_{seed}", executes, order, presentation=presentation, **given)
     return RandomKernel(
-        seed=seed, dtype=kernel.dtypes[0], executes=executes, declares=declares, order=order, kernel=kernel
+        seed=seed,
+        dtype=kernel.dtypes[0],
+        executes=executes,
+        declares=kernel.contract_declared(kernel.dtypes[0]),
+        order=order,
+        kernel=kernel,
     )
 
 
@@ -179,11 +184,12 @@ def _kernel(
     caches: np.random.Generator,
     presentation: str | None,
     **declared: Any,
-) -> Kernel:
+) -> tuple[Contract, Kernel]:
     """Make a kernel of that arithmetic, with drawn conventions and options, and the options of ``beside``.
 
     ``agreed`` are its conventions on sinks, and on what lies behind the lengths of sequences. Whether sequences are
     packed is drawn ``apart``, unless a ``presentation`` is given, and so are the dtypes of ``caches`` that it writes.
+    The arithmetic is returned as well, as it may quantise what a call appends.
     """
     conventions = replace(_conventions(rng), **agreed)
     drawn = _presentation(rng, apart)
@@ -194,8 +200,18 @@ def _kernel(
     if "states" in shown.carries:
         conventions = replace(conventions, lse_base="e")
     if shown.appends:
-        dtypes, overflow = drawn_cache(caches, *declared["dtypes"])
+        (dtype,) = declared["dtypes"]
+        dtypes, overflow = drawn_cache(caches, dtype)
         declared["dtypes"], conventions = (dtypes,), replace(conventions, cache_overflow=overflow)
+        if dtypes == dtype and (quantisers := drawn_of_appended(caches, executes)):
+            own, shown = of_appended(quantisers, dtype), shown.handing(descales_by_key=True)
+            executes, declares = (
+                _with(contract, quantisers=quantisers, quantisation_within=None)
+                for contract in (executes, declared["contract"])
+            )
+            beside = (*beside, *(name for name in (*own["always"], *DESCALE_AXES) if name not in beside))
+            own["option_dtypes"] = {**declared["option_dtypes"], **own["option_dtypes"]}
+            declared |= {**own, "contract": declares}
     one_head, of_all_heads = shown.of_one_head, {*named_by([projects]), "head_widths"}
     owned = {name: ABILITIES[name].of for name in SUPPORTS if name in ABILITIES and ABILITIES[name].of}
     chosen = (name for name in SUPPORTS if name not in owned)
@@ -218,11 +234,11 @@ def _kernel(
     }
     stored_again = executes.descale_on == "operands" and any(option in DESCALES for option in declared["supports"])
     if not shown.can_say("backward") or stored_again or silence_of_gradients(declared["contract"]):
-        return emulate(name, executes, order, **declared)
+        return executes, emulate(name, executes, order, **declared)
     if "lse" not in supports or conventions.lse_base == "2" or not conventions.sink_in_lse:
-        return emulate(name, executes, order, **declared)
+        return executes, emulate(name, executes, order, **declared)
     gradients = varied(drawn_gradients(executes), conventions)
-    return emulate_both(name, executes, order, gradients=gradients, **declared)
+    return executes, emulate_both(name, executes, order, gradients=gradients, **declared)
 
 
 def _stores_rotated(shown: Presentation, declared: Mapping[str, Any]) -> bool:

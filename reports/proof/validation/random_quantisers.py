@@ -1,4 +1,4 @@
-"""Quantisers of random kernels: of q and k, of v, or of all three, in blocks of any size."""
+"""Quantisers of random kernels: of q and k, of v, or of all three, in blocks of any size; or of what calls append."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from .random_options import one_of
 NOT_QUANTISED = {"states", "latent"}
 #: Share of kernels that quantise.
 SHARE = 0.15
+#: Share, of kernels that append in the dtype of q otherwise, that make a scale of each new token and head.
+SHARE_OF_APPENDED = 0.4
 
 
 def drawn_quantisers(seed: int, executes: Contract) -> dict[str, Any]:
@@ -36,6 +38,13 @@ def drawn_quantisers(seed: int, executes: Contract) -> dict[str, Any]:
     within = one_of(rng, (None, None, 100.0))
     plain = tuple(_drawn(rng, name, form) for name in of)
     return {"quantisers": with_blocks(apart, plain), "quantisation_within": within}
+
+
+def of_appended(quantisers: Sequence[Quantiser], dtype: str) -> dict[str, Any]:
+    """Return what a kernel with q of this dtype and these quantisers of appended keys and values declares with them."""
+    scales = tuple(f"{one.of}_descale" for one in quantisers)
+    formats = {scale: one.scale_dtype for scale, one in zip(scales, quantisers, strict=True)}
+    return {"dtypes": (f"q:{dtype},kv:{quantisers[0].format}",), "always": scales, "option_dtypes": formats}
 
 
 def _drawn(rng: np.random.Generator, of: str, form: str) -> Quantiser:
@@ -56,6 +65,25 @@ def _drawn(rng: np.random.Generator, of: str, form: str) -> Quantiser:
         subtracts="mean_of_keys" if of == "k" and rng.random() < 0.5 else None,
         mean_dtype=one_of(rng, ("float32", "input", "float16", "bfloat16")),
     )
+
+
+def drawn_of_appended(rng: np.random.Generator, executes: Contract) -> tuple[Quantiser, ...]:
+    """Draw the quantisers of the keys and values that the calls of a kernel append; mostly none."""
+    if rng.random() >= SHARE_OF_APPENDED or executes.reference == "upper_bound":
+        return ()
+    form = one_of(rng, ("int8", "int8", "float8_e4m3fn", "float8_e5m2"))
+    steps = {
+        "format": form,
+        "block": 1,
+        "over": "appended",
+        "largest": one_of(rng, (None, None, 100.0)),
+        "epsilon": one_of(rng, (0.0, 0.0, 1e-7)),
+        "least_scale": one_of(rng, (0.0, 1e-6)),
+        "scale_dtype": one_of(rng, ("float32", "float32", "float16", "bfloat16")),
+        "division_error": one_of(rng, (0.0, 0.0, 2.0, 4.0)),
+        "rounding": one_of(rng, ("nearest_even", "nearest", "toward_zero", *(("add_half",) if form == "int8" else ()))),
+    }
+    return tuple(Quantiser(of=name, **steps) for name in "kv")
 
 
 def with_blocks(rng: np.random.Generator, quantisers: tuple[Quantiser, ...]) -> tuple[Quantiser, ...]:

@@ -39,6 +39,13 @@ STAGES = {
     "partial_gradients": DV,
 }
 
+#: Fields in which quantisers of appended tokens differ, and the properties that judge caches of these.
+APPENDED = {"format", "largest", "epsilon", "least_scale", "scale_dtype", "division_error", "rounding"}
+OF_APPENDED = (
+    "appending.new_tokens_are_quantised_as_declared",
+    "appending.later_calls_attend_to_what_earlier_ones_have_quantised",
+)
+
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch, tmp_path):
@@ -120,6 +127,19 @@ def test_random_sound_kernels_that_append_are_accused_of_nothing(name):
     assert total.refuted == [], summary(total)
     assert total.by_family == {"appending": total.examples}
     assert total.examples >= 20
+
+
+def test_random_sound_kernels_that_make_scales_of_what_they_append_are_accused_of_nothing():
+    drawn = [random_kernel(seed, "append") for seed in range(60)]
+    quantising = [one for one in drawn if any(own.is_of_appended for own in one.executes.quantisers)]
+    first = quantising[0]
+
+    assert 6 < len(quantising) < 30
+    for name in APPENDED:
+        assert len({getattr(own, name) for one in quantising for own in one.executes.quantisers}) > 1, name
+    total = examine(first, [PROPERTIES[name] for name in OF_APPENDED])
+    assert total.refuted == [], summary(total)
+    assert total.examples >= 2 * false_alarms.PROFILE.examples
 
 
 @pytest.mark.one_in(3)
