@@ -1,8 +1,5 @@
 """Documents packed into one row: each is attention of its own, as if it were a row of a batch."""
 
-from functools import partial
-from typing import Any
-
 import numpy as np
 from hypothesis.strategies import SearchStrategy
 
@@ -21,14 +18,15 @@ PACKING = "Krell et al., Efficient sequence packing without cross-contamination 
 GIVEN = ("rotary_query_positions", "rotary_key_positions")
 
 
-def packed(subject: Subject, *needs: str, **drawn: Any) -> SearchStrategy[Problem]:
+def packed(subject: Subject, *needs: str) -> SearchStrategy[Problem]:
     """Draw problems of documents in one row, with as many queries as keys and no positions but those of causality.
 
-    Some documents lie one behind the other, others are mixed; some queries and keys belong to no document.
+    Positions that are needed are there too. Some documents lie one behind the other, others are mixed; some queries
+    and keys belong to no document.
     """
     masks = named(("documents", "interleaved_documents")).filter(lambda name: name[-3] == "1" and name.endswith("QK"))
-    without = ("empty", "cross", lambda row: positional(row) and row.name not in ("causal", "rotary"))
-    return problems(subject, needs=("mask", *needs), without=without, mask=masks, **drawn)
+    without = ("empty", "cross", lambda row: positional(row) and row.name not in ("causal", *needs))
+    return problems(subject, needs=("mask", *needs), without=without, mask=masks)
 
 
 def of_few_queries(own: Subject) -> str:
@@ -60,7 +58,7 @@ def alone(problem: Problem, entry: int, places: np.ndarray) -> Problem:
     source=f"{PACKING}; a row's result is a function of the keys that it sees",
     hunts="a document that sees the end of the one before, a mask asked once for a tile, mixed documents read as runs",
     needs=("mask",),
-    problems=partial(packed, rotary=None),
+    problems=packed,
     not_applicable=of_few_queries,
 )
 def test_documents_in_one_row_are_each_attention_of_their_own(subject: Subject, problem: Problem) -> None:

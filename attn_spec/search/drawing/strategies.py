@@ -98,13 +98,17 @@ def problems(
     - ``regimes``: replaces all regimes and shifts.
     - ``backward``: says that gradients are judged too.
     - ``where``: says of a recipe whether its problem is wanted, before tensors are made.
-    - ``fixed``: fields of :class:`Recipe`, each a value or a strategy.
+    - ``fixed``: fields of :class:`Recipe`, each a value or a strategy. An option with parameters is left out by
+      ``without`` alone, so that these are left out too.
 
     Raises :class:`NotTaken` if the kernel always uses an option in ``without``, or takes no number of heads that is
-    ``fixed``. Drawn numbers of query heads give way to those that the kernel takes.
+    ``fixed``. Drawn numbers of query heads give way to those that the kernel takes. Raises :class:`ValueError` for an
+    option with parameters that is fixed to None.
     """
     if clash := sorted(named_by(without) & set(subject.kernel.limits.needed) - set(needs)):
         raise NotTaken(f"the kernel always uses {', '.join(clash)}, which no problem of this property does")
+    if owners := [name for name, value in fixed.items() if name in _OWNERS and value is None]:
+        raise ValueError(f"give without={owners!r} in place of None, since their parameters are drawn otherwise")
     for name in ("kv_heads", "query_heads"):
         heads, taken = fixed.get(name), getattr(subject.kernel.limits, name)
         if isinstance(heads, int) and taken is not None and heads not in taken:

@@ -170,7 +170,7 @@ def climb(which: Pass, subject: Subject, tally: Tally, steps: int, rng: np.rando
         array[at] = bits.nearest(array[at] * step if rng.random() < 0.9 else -array[at], problem.dtype_of(name))
         if not np.isfinite(array[at]):
             continue
-        candidate = problem.replace(**{name: array})
+        candidate = problem.with_inputs(**{name: array})
         judgement = which.judged(subject, candidate)
         tally.add(candidate, judgement)
         if judgement.ratio > best:

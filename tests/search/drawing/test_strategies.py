@@ -199,6 +199,14 @@ def test_a_property_that_leaves_out_what_a_kernel_always_uses_is_none_of_its():
     assert all(problem.causal for problem in drawn(strategies.problems(limited, without=("empty",)), 20))
 
 
+def test_an_option_with_parameters_is_left_out_with_these():
+    able = subject("rotary", "rotary_base")
+
+    with pytest.raises(ValueError, match=r"give without=\['rotary'\] in place of None, since their parameters"):
+        strategies.problems(able, rotary=None)
+    assert not any(problem.rotary_base for problem in drawn(strategies.problems(able, without=("rotary",)), 40))
+
+
 @pytest.mark.parametrize("alignment", ["top_left", "bottom_right"])
 def test_the_alignment_is_the_kernels_own_unless_it_takes_both(alignment):
     conventions = Conventions(causal_alignment=alignment)
