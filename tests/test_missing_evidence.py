@@ -34,6 +34,7 @@ BUG = "this is a bug of attn-spec *, not of the kernel: KeyError: *oops*"
 OOPS, FULL = 'KeyError("oops")', 'OSError(28, "No space left on device")'
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("broken", "line", "has"),
     [

@@ -165,6 +165,7 @@ def test_a_fault_of_a_property_refutes_nothing(suite):
     )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

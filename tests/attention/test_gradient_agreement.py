@@ -45,6 +45,7 @@ def cross_checked(test):
     return pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)(test)
 
 
+@pytest.mark.one_in(3)
 @cross_checked
 def test_agrees_with_differences_of_the_definition(options):
     """The slope of <dO, o> + <dL, L> along a random direction of each input is <gradient, direction>.

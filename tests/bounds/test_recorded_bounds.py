@@ -35,6 +35,7 @@ def shown(total: float) -> str:
     return f"{total:.1e}" if 1e-18 < total < 1e-12 else f"{total:.5e}"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("stage", STAGES)
 def test_bounds_of_one_narrow_stage_are_as_recorded(stage, snapshot):
     """Half of the ways, chosen by their names, so that another way leaves the others' lines alone."""

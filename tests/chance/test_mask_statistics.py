@@ -46,6 +46,7 @@ def test_by_hand():
     )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("q", [0.5, 0.8])
 @pytest.mark.parametrize("test", [shares, likenesses, translations])
 def test_all_tests_together_reject_no_more_often_than_they_say(test, q, monkeypatch):

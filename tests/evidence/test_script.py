@@ -87,6 +87,7 @@ def test_a_script_finds_its_kernel(spec, folder):
     assert space["kernel"].name == kernel.name
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("extra", ["", "None", "'no tensor'"])
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_script_fails_as_long_as_the_kernel(name, extra, folder, capsys):
@@ -244,6 +245,7 @@ def run_alone(written, monkeypatch):
     return left.value.code
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("framework", "property_id"),
     [

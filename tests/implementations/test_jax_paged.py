@@ -44,12 +44,14 @@ def reading(**changed):
     return replace(int8_pages.wrapped(attention), name="wrong")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("dtype", int8_pages.dtypes)
 @pytest.mark.parametrize("property_id", [OWN, DOUBLED, MOVED, EIGHTFOLD])
 def test_it_holds(property_id, dtype):
     assert verdict(property_id, int8_pages, dtype, 4) is Verdict.HELD
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("dtype", "property_id", "changed"),
     [

@@ -41,6 +41,7 @@ def main(backend, arch, *cases):
     printed(backend, arch, cases, lambda name, target: compiled(latent_kernels, target, name))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.skipif(bool(MISSING), reason="Triton or JAX is not installed")
 @pytest.mark.parametrize(
     "cases",
@@ -57,6 +58,7 @@ def test_compiles_for(backend, arch, cases, tmp_path):
         assert any(name.replace("fp", "f") in instruction for instruction in case["instructions"]), case
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.skipif(bool(MISSING), reason="Triton or JAX is not installed")
 @pytest.mark.parametrize(
     ("name", "property_id", "dtype"),

@@ -75,6 +75,7 @@ def main(dtype, swapped, which, with_options):
     print(json.dumps(found))  # noqa: T201
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.parametrize("case", CASES)
 def test_every_launch_compiles_with_offsets_of_64_bits(case, tmp_path):

@@ -77,6 +77,7 @@ def main(backend, arch, *cases):
     printed(backend, arch, cases, compile_case)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.parametrize(
     "cases",

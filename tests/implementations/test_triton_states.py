@@ -35,6 +35,7 @@ def main(backend, arch, *cases):
     printed(backend, arch, cases, lambda name, target: compiled(triton_states, target, CASES[name]))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.parametrize(("backend", "arch"), TARGETS, ids=str)
 def test_compiles_for(backend, arch, tmp_path):

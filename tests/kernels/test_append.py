@@ -320,6 +320,7 @@ def test_calls_in_turn_find_what_the_call_before_has_left(name):
     assert [(one != other).any().item() for (_, one), (_, other) in itertools.pairwise(seen)] == [True] * 2
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.usefixtures("file")
 def test_plain_kernels_hold(name, asked):

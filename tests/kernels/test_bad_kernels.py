@@ -218,6 +218,7 @@ REPLAYED = ("crashes", "hangs")
 ELSEWHERE = {*SHOWN_IN_PROCESS, *SHOWN_BY_COMMANDS, *REPLAYED}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "bad",
     [pytest.param(bad, marks=pytest.mark.exhaustive if bad.name in ELSEWHERE else ()) for bad in BAD],
@@ -239,6 +240,7 @@ def assert_told(bad, attn_spec, folder):
     assert not list(folder.glob(".attn-spec/in-flight/*"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [*REPLAYED, pytest.param("wrong_shape", marks=pytest.mark.exhaustive)])
 def test_what_was_refuted_can_be_replayed(name, attn_spec, folder):
     (bad,) = (row for row in BAD if row.name == name)

@@ -114,6 +114,7 @@ def test_the_narrowest_format_is_that_of_fewest_bits_then_of_least_range():
     ]  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", loads_the_cache.dtypes)
 @pytest.mark.parametrize("property_id", [OUTPUT, KEYS, VALUES, SCALED])
 def test_a_cache_that_is_loaded_into_a_wider_format_holds(property_id, dtype):

@@ -116,6 +116,7 @@ PRINTED = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", PRINTED)
 def test_what_is_pasted_holds(mine, monkeypatch, name):
     lines = declaration(f"mine.py:{name}", ["float32"])

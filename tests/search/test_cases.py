@@ -171,6 +171,7 @@ def attention(q, k, v, *, causal=False):
 SOUND = {"scale": " / q.shape[-1] ** 0.5", "diagonal": 1}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("bug", "property_id"),
     [

@@ -53,6 +53,7 @@ def never_causal(q, k, v, *, causal=False):
     return sound(q, k, v)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("slowness", [32.0, 64.0])
 @pytest.mark.parametrize(
     ("function", "expected"),
@@ -63,6 +64,7 @@ def test_a_slow_kernel_that_mistakes_a_head_or_a_batch_entry_is_refuted(function
     assert verdict_on(function, supports=("gqa", "dv", "cross"), slowness=slowness) is expected
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("supports", [("causal", "gqa"), ("causal", "gqa", "dv", "cross")])
 @pytest.mark.parametrize("function", [wrongly_grouped, of_first_entry, of_32_keys, never_causal])
 def test_a_kernel_of_two_signatures_that_is_right_for_plain_ones_alone_is_refuted(function, supports):

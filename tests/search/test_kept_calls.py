@@ -46,6 +46,7 @@ def gradients_of(function):
     return dict(zip(("dq", "dk", "dv"), found, strict=True)), torch.ones_like(out), q, k, v
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("what", ["output", "gradients"])
 def test_the_script_and_the_case_say_what_the_assertion_said(what, tmp_path):
     if what == "output":

@@ -71,7 +71,7 @@ def test_a_kernel_without_options_gets_none():
         assert problem.query_length > 0
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     "option", [*(name for name in strategies._WEIGHTS if name not in ("causal_alignment", "head_widths")), "empty"]
 )
@@ -105,6 +105,7 @@ def test_declared_limits_are_respected(supports):
         assert all(problem.query_length == problem.key_length for problem in problems)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("latent", [False, True])
 @pytest.mark.parametrize("dims", [((24, 16),), ((8, 8), (24, 16), (16, 24)), (8, (24, 16))])
 def test_widths_are_drawn_in_pairs(dims, latent):
@@ -124,6 +125,7 @@ def test_widths_are_drawn_in_pairs(dims, latent):
             strategies.problems(limited, without=("dv",))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "limits",
     [
@@ -306,6 +308,7 @@ def test_a_problem_that_is_not_meant_is_never_made(monkeypatch):
     assert {recipe.query_heads > 1 for recipe in made} == {True} == {problem.query_heads > 1 for problem in problems}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tiny_problems_reach_the_ends_of_the_range(dtype):
     problems = drawn(strategies.tiny_problems(subject("cross", "causal", dtype=dtype)), 200)

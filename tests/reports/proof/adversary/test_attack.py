@@ -41,6 +41,7 @@ def dealt():
 DEALT = dealt()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("share", [30, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("stage", STAGES)
 def test_no_choice_of_roundings_leaves_the_bound(stage, share):

@@ -61,7 +61,7 @@ def verdict(property_id, kernel, dtype):
     return search(PROPERTIES[property_id], Subject(kernel, dtype), profile, seed=0)[0].verdict
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("place", range(SHARES))
 def test_plain_kernels_are_accused_of_nothing(place):
     """A sample: each kernel, at each of its dtypes, with some of the properties; another with others."""

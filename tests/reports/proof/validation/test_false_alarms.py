@@ -90,7 +90,7 @@ def families_of(seed):
 
 def sample(families):
     """Return some seeds, and the first seed for each of the families that these leave out."""
-    seeds = list(range(1, 38, 2))
+    seeds = list(range(1, 20, 2))
     left = families.difference(*map(families_of, seeds))
     for seed in itertools.count(2, 2):
         if not left:
@@ -102,7 +102,7 @@ def sample(families):
 
 @pytest.mark.parametrize("examples", [2, pytest.param(false_alarms.PROFILE.examples, marks=pytest.mark.exhaustive)])
 def test_random_sound_kernels_are_accused_of_nothing(examples, monkeypatch):
-    """A sample: about 20 kernels, each with another few of the properties, which together are of every family."""
+    """A sample: a dozen kernels or more, each with another few of the properties, together of every family."""
     monkeypatch.setattr(false_alarms, "PROFILE", replace(false_alarms.PROFILE, examples=examples))
     # Few random kernels declare dropout by chance, or append; asked shapes are none of a search without shapes.
     left_out = {"asked_shapes", "dropout_by_chance", "appending"}
@@ -113,13 +113,14 @@ def test_random_sound_kernels_are_accused_of_nothing(examples, monkeypatch):
         total.add(examine(random_kernel(seed), share(seed)))
 
     assert total.refuted == [], summary(total)
-    assert total.kernels == len(seeds) >= 19
-    assert total.examples > 30 * examples
+    assert total.kernels == len(seeds) >= 10
+    assert total.examples > 15 * examples
     assert sum(total.by_family.values()) == sum(total.by_dtype.values()) == total.examples
     assert families <= set(total.by_family)
     assert set(total.by_dtype) == {"float64", "float32", "float16", "bfloat16"}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [name for name, row in PRESENTATIONS.items() if row.appends])
 def test_random_sound_kernels_that_append_are_accused_of_nothing(name):
     total = run(20, 3, families=("appending",), presentation=name)
@@ -142,7 +143,7 @@ def test_random_sound_kernels_that_make_scales_of_what_they_append_are_accused_o
     assert total.examples >= 2 * false_alarms.PROFILE.examples
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_random_kernel_with_one_stage_a_format_narrower_than_declared_is_refuted(uniform, unchanged, stage):
     narrower = "bfloat16" if stage == "lse" else "tf32"  # torch has no tf32
@@ -222,7 +223,7 @@ def test_a_run_is_a_function_of_its_seed_and_stops_when_it_has_enough(monkeypatc
 
 
 def test_layers_alone_are_examined_by_the_families_that_are_named():
-    total = run(16, 4, families=("layers",), layers=True)
+    total = run(16, 6, families=("layers",), layers=True)
 
     assert set(total.by_family) == {"layers"}
     assert (total.examples, total.kernels) == (16, 1)

@@ -71,6 +71,7 @@ def profile(examples):
 FLUSHED = Subject(emulate("flushed", replace(PRECISE, float16_subnormals="flushed"), dtypes=("float16",)), "float16")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("examples", [8, pytest.param(30, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("property_id", KERNELS)
 def test_a_property_asks_only_what_the_contract_promises(property_id, examples, tmp_path, monkeypatch):
@@ -231,6 +232,7 @@ def test_rounding_leaves_something_of_the_gradient_of_a_maximum():
 LSE = ("lse", "cross", "causal", "causal_alignment", "scale")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "declared",
     [{"presentation": "decode"}, {"query_lengths": (1, 2)}, {"query_heads": (4,)}],

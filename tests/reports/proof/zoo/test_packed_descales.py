@@ -38,6 +38,7 @@ def elsewhere(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", sorted({row.named_by for row in OF_CALLS.values()}))
 @pytest.mark.parametrize(("presentation", "dtype"), TWINS)
 def test_a_right_twin_holds_the_property(presentation, dtype, name):
