@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from .backward import TiledGradients
 from .forward import TiledAttention
 from .tile import Tile
@@ -108,3 +110,31 @@ class LinearGradients(Linear, TiledGradients):
         """Return dw = (dP - delta) / N."""
         X = self.round(dP - delta, "score_accumulation")
         return self.xp.where(self.tile.visible, self.round(X * self.inverse(), "stored_scores"), 0.0)
+
+
+class QuotientGradients(LinearGradients):
+    """Steps that differentiate w / N as it is written: dw = dP / N - sum_j dP_j (w_j / N) / N.
+
+    With a contract whose delta is from the output, the steps are those of :class:`LinearGradients`. Source: PyTorch,
+    torch/csrc/autograd/FunctionsManual.cpp, div_tensor_other_grad.
+    """
+
+    def delta_of_weights(self) -> Any:
+        """Return delta / N."""
+        delta = self.array(np.zeros(tuple(self.L.shape)))
+        for self.tile in self.tiles():  # noqa: B020 - every step reads the current tile
+            p, dP = self.weights_of_scores(self.recompute_weights()), self.weight_gradient()
+            product = self.round(dP * self.round(p * self.inverse(), "softmax"), "stored_scores")
+            delta = self.accumulate(lambda j, x=product: x[..., j, None], p.shape[-1], "score_accumulation", delta)
+        return delta
+
+    def add_lse_cotangent(self, delta: Any) -> Any:
+        if self.dL is None or self.c.delta != "probabilities":
+            return super().add_lse_cotangent(delta)
+        return self.round(delta - self.round(self.dL * self.inverse(), "softmax"), "score_accumulation")
+
+    def score_gradient(self, p: Any, dP: Any, delta: Any) -> Any:
+        if self.c.delta != "probabilities":
+            return super().score_gradient(p, dP, delta)
+        first = self.round(dP * self.inverse(), "softmax")
+        return self.xp.where(self.tile.visible, self.round(first - delta, "stored_scores"), 0.0)

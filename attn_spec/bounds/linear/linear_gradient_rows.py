@@ -32,6 +32,9 @@ from attn_spec.contract.roundoff import elementary_error, gamma
 from attn_spec.contract.terms import count, standing, term, times
 from attn_spec.numbers.formats import FORMATS
 
+#: Stages in which a product of a term of delta may be stored.
+_STORED = ("softmax", "stored_scores", "weight_gradients", "score_gradients", "probabilities")
+
 
 @dataclass(frozen=True, eq=False)
 class RowGradientError:
@@ -72,12 +75,7 @@ def row_errors(errors: LinearError, grad: GradientIntermediates, E_o: np.ndarray
                 + term("the error of linear delta in its sums over keys", E_D)
             ),
         )
-        E_D = E_D + term(
-            "underflow of linear delta's sum over keys",
-            count("several underflows of linear delta", 4)
-            * times("underflow of linear delta for each key", number_of_products(errors.contract, forward.keys))
-            * sum_underflow(errors.contract, "score_accumulation"),
-        )
+        E_D = E_D + term("underflow of linear delta's sum over keys", _underflow_of_sum(errors))
     dL = 0.0 if grad.lse_cotangent is None else np.abs(grad.lse_cotangent)[..., None]
     size = (
         np.where(
@@ -87,9 +85,37 @@ def row_errors(errors: LinearError, grad: GradientIntermediates, E_o: np.ndarray
         )
         * inverse
     )
-    E_dw = np.where(forward.visible, term("the error of o in linear dw", E_D * inverse), 0.0)
+    E_X = term("the error of o in linear dw", E_D * inverse)
+    if errors.contract.delta != "output":
+        seen = np.where(forward.visible, dP, 0.0).sum(axis=-1, keepdims=True)
+        E_X = E_X + term("underflow of linear delta over N", _underflow_of_quotient(errors, inverse, seen))
+    E_dw = np.where(forward.visible, E_X, 0.0)
     E_dw = E_dw + term("the error of 1 / N in dw", size * lost)
     return RowGradientError(errors, inverse, dO, D, dw=size, E_dw=E_dw, P=P, E_P=E_P)
+
+
+def _underflow_of_sum(errors: LinearError) -> np.ndarray:
+    """Underflow of sums over keys in delta, [.., Sq, 1]."""
+    return (
+        count("several underflows of linear delta", 4)
+        * times("underflow of linear delta for each key", number_of_products(errors.contract, errors.forward.keys))
+        * sum_underflow(errors.contract, "score_accumulation")
+    )
+
+
+def _underflow_of_quotient(errors: LinearError, inverse: np.ndarray, dP: np.ndarray) -> np.ndarray:
+    """Underflow of delta / N as a sum over keys of products of dP, w and twice 1 / N, [.., Sq, 1].
+
+    ``dP`` is the sum of its sizes over visible keys. PyTorch sums dP (w / N / N), and JAX dP w (1 / N^2).
+    """
+    keys, one = errors.forward.keys, max(errors.contract.stage(stage).eta for stage in _STORED)
+    return one * (
+        term(
+            "underflow of products of dP and w in linear delta",
+            (1 + inverse + inverse**2) * (keys + count("underflow of quotients of dP in linear delta", 1)),
+        )
+        + term("underflow of quotients of w in linear delta", (1 + inverse) * dP)
+    ) + term("underflow of a sum over keys that 1 / N has multiplied", _underflow_of_sum(errors))
 
 
 def _inverse(errors: LinearError) -> tuple[np.ndarray, np.ndarray]:

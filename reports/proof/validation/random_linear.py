@@ -11,7 +11,7 @@ from attn_spec.contract.contract import Contract
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.kernels import CONVENTIONS, emulate_both
 from attn_spec.emulation.linear import SUPPORTS as LINEAR
-from attn_spec.emulation.linear import LinearAttention, LinearGradients, StateAttention
+from attn_spec.emulation.linear import LinearAttention, LinearGradients, QuotientGradients, StateAttention
 from attn_spec.kernels.kernel import Kernel
 
 from .random_options import without_orphans
@@ -43,4 +43,5 @@ def linear_kernel(
         "conventions": CONVENTIONS,
         "steps": (LinearAttention, StateAttention)[rng.integers(2)],
     }
-    return emulate_both(name, executes, order, gradients=LinearGradients, **declared)
+    gradients = (LinearGradients, QuotientGradients)[rng.integers(2)]
+    return emulate_both(name, executes, order, gradients=gradients, **declared)

@@ -9,6 +9,13 @@ from .strikes import Strike
 
 LINEAR_GRADIENTS: dict[tuple[str, str, str], tuple[Strike, ...]] = {
     ("weight_gradients", "linear gradients of three keys, delta of P", "dk"): ("sums of P dP in linear delta",),
+    ("stored_scores", "linear gradients of large sum of small values, delta of P, a quotient", "dq"): (
+        "underflow of linear delta over N",
+        "underflow of products of dP and w in linear delta",
+    ),
+    ("softmax", "linear gradients of large sum of large values, delta of P, a quotient", "dq"): (
+        "underflow of quotients of w in linear delta",
+    ),
     ("operands", "linear gradients of tiny keys", "dv"): ("errors of features in dv",),
     ("weight_gradients", "linear gradients of tiny queries, tiny cotangents, flushed", "dq"): (
         "underflow of stores in linear dq",

@@ -90,6 +90,8 @@ LINEAR: dict[str, tuple[Strike, ...]] = {
         "underflow of linear delta's sum over keys",
         "underflow of linear delta for each key",
         but(1, "several underflows of linear delta"),
+        "underflow of quotients of dP in linear delta",
+        "underflow of a sum over keys that 1 / N has multiplied",
         "underflow on entry in the linear backward pass",
         "underflow that 1 / N does not multiply in linear dq",
         "underflow of a quotient by N that dO multiplies in linear dq",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.emulation.linear import LinearAttention, LinearGradients
+from attn_spec.emulation.linear import LinearAttention, LinearGradients, QuotientGradients
 from attn_spec.problem.problem import Problem
 
 from ..adversary.cases import WHOLE, Way
@@ -30,6 +30,8 @@ _PROBLEMS: dict[str, Problem] = {
     "two keys": _relu([[1.37]], [[1.11], [1.27]], [[1.3], [-0.9]]),
     "three keys": _relu([[1.37]], [[1.11]] * 3, [[1.3], [-1.3], [2.0**-9]]),
     "many keys": _relu([[1.37]], [[1.11]] * 80, [[1.3]] * 80),
+    "large sum of small values": _relu([[16]], [[16]] * 80, [[0.13]] * 80),
+    "large sum of large values": _relu([[4]], [[4]] * 700, [[5]] * 700),
     "one key": _relu([[1.37]], [[1.11]], [[1.3]]),
     "small sum": _relu([[2.0**-5, 2.0**-5]], [[2.0**-4, 2.0**-5], [2.0**-5, 2.0**-4]], [[1.1], [-1.3]]),
     "exponentials": given(
@@ -46,11 +48,17 @@ _PROBLEMS: dict[str, Problem] = {
 }
 
 
-def _way(of: str, name: str = "", contract: dict[str, Any] = _KEPT) -> Way:
+def _way(
+    of: str,
+    name: str = "",
+    contract: dict[str, Any] = _KEPT,
+    *,
+    steps: type[LinearGradients] = LinearGradients,
+) -> Way:
     """Return the gradients of a problem as a way; ``name`` says what is special."""
     contract = {"kv_tile": None, **contract}
     name = f"linear gradients of {of}{name}"
-    return Way(name=name, contract=contract, order=WHOLE, steps=LinearAttention, gradients=LinearGradients)
+    return Way(name=name, contract=contract, order=WHOLE, steps=LinearAttention, gradients=steps)
 
 
 def _with(way: Way, dO: float, dL: float) -> dict[str, Any]:
@@ -69,6 +77,16 @@ _ATTACKED: tuple[tuple[Way, float, float], ...] = (
     (_way("exponentials", ", dL alone"), 0.0, 1.0),
     (_way("exponentials", ", tiny cotangents, flushed", _FLUSHED), _SMALL, 0.0),
     (_way("large queries", ", tiny cotangents, flushed", _FLUSHED), _SMALL, 0.0),
+    (
+        _way("large sum of small values", ", delta of P, a quotient", {**_KEPT, **_OF_P}, steps=QuotientGradients),
+        1.0,
+        0.0,
+    ),
+    (
+        _way("large sum of large values", ", delta of P, a quotient", {**_KEPT, **_OF_P}, steps=QuotientGradients),
+        1.0,
+        0.0,
+    ),
     (_way("light key", ", delta of P", {**_KEPT, **_OF_P}), 1.0, 0.0),
     (_way("light key", ", flushed", _FLUSHED), 1.0, 0.0),
     (_way("light key", ", tiny cotangents"), _SMALL, 0.0),

@@ -11,8 +11,11 @@ from attn_spec.reports.proof.plain.references import cubic_exp2
 from attn_spec.reports.proof.plain.softmax import rational_tanh
 
 from attn_spec.contract.contract import Contract
+from attn_spec.judgement import measure
 from attn_spec.kernels.resolve import kernels_of
 from attn_spec.kernels.subject import Subject
+from attn_spec.search.drawing.cotangents import cotangent
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search
@@ -157,3 +160,18 @@ def test_only_the_chosen_kernels_are_examined(monkeypatch, capsys):
     assert lines[3].startswith("3 problems on 2 plain kernels: 0 refuted; 3 held")
     with pytest.raises(SystemExit):
         main(["--only", "unknown"])
+
+
+@pytest.mark.parametrize("keys", [15_665, 500])
+def test_a_quotient_that_underflows_in_half_over_many_keys_is_within_its_bound_and_near_it(keys):
+    """Autograd sums dP (w / N / N) over the keys; the summand of 15,665 keys is below the least number of float16."""
+    subject = Subject(PLAIN["scores_in_half"], "float16")
+    recipe = {"regime": "normal+v_waves", "dtypes": "float16", "query_heads": 2, "feature_map": "relu"}
+    problem = Recipe(**recipe, key_length=keys, head_dim=3, value_dim=3).problem()
+    dO = cotangent(subject, problem)
+
+    found = measure.judge_gradients(problem, subject.contract, dO, subject.gradients(problem, dO))
+
+    ratios = {one.name: one.ratio for one in found.measurements}
+    assert max(ratios.values()) <= 1
+    assert (ratios["dk"] > 0.1) == (keys > 500)
