@@ -21,7 +21,7 @@ from attn_spec.search.assertions import (
     without_values,
 )
 from attn_spec.search.drawing.cotangents import cotangent, lse_cotangent, randomness
-from attn_spec.search.drawing.strategies import TAME, named
+from attn_spec.search.drawing.strategies import TAME, can_use, named
 from attn_spec.search.hidden_keys import assert_unseen_keys_reach_no_gradient
 from attn_spec.search.property import Refutation, attention_property
 
@@ -32,7 +32,7 @@ CHAIN_RULE = "the derivative of a function with respect to an argument it ignore
 
 def hiding(subject: Subject) -> SearchStrategy[Problem]:
     """Draw problems that overflow nothing, with some way of masking keys if the kernel has one."""
-    ways = [name for name, row in OPTIONS.items() if hides_keys(row) and subject.supports(name)]
+    ways = [name for name, row in OPTIONS.items() if hides_keys(row) and can_use(subject, name)]
     choices = [differentiable(subject, needs=(way,), without=("empty",), regimes=TAME) for way in ways]
     return st.one_of(choices) if choices else differentiable(subject, without=("empty",), regimes=TAME)
 
@@ -41,7 +41,7 @@ def with_unseen_keys(subject: Subject) -> SearchStrategy[Problem]:
     """Draw problems in most of which some keys are masked for every query."""
     drawn = partial(differentiable, subject, without=("empty",), regimes=TAME)
     masks = named(("padding", "leading_hidden", "random", "all_hidden"))
-    ways = [name for name, row in OPTIONS.items() if hides_keys(row) and subject.supports(name)]
+    ways = [name for name, row in OPTIONS.items() if hides_keys(row) and can_use(subject, name)]
     choices = [drawn(needs=(way,), **({"mask": masks} if way == "mask" else {})) for way in ways]
     return st.one_of(choices) if choices else drawn()
 

@@ -32,7 +32,7 @@ from attn_spec.search.drawing.ranges import within_range
 from attn_spec.search.drawing.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from hypothesis.strategies import DrawFn, SearchStrategy
 
@@ -101,14 +101,11 @@ def problems(
     - ``fixed``: fields of :class:`Recipe`, each a value or a strategy. An option with parameters is left out by
       ``without`` alone, so that these are left out too.
 
-    Raises :class:`NotTaken` if the kernel always uses an option in ``without``, or takes no number of heads that is
-    ``fixed``. Drawn numbers of query heads give way to those that the kernel takes. Raises :class:`ValueError` for an
-    option with parameters that is fixed to None.
+    Raises :class:`NotTaken` if the kernel always uses an option in ``without`` or one that no problem has beside what
+    it needs, or takes no number of heads that is ``fixed``; :class:`ValueError` for an option with parameters that is
+    fixed to None. Drawn numbers of query heads give way to those that the kernel takes.
     """
-    if clash := sorted(named_by(without) & set(subject.kernel.limits.needed) - set(needs)):
-        raise NotTaken(f"the kernel always uses {', '.join(clash)}, which no problem of this property does")
-    if owners := [name for name, value in fixed.items() if name in _OWNERS and value is None]:
-        raise ValueError(f"give without={owners!r} in place of None, since their parameters are drawn otherwise")
+    _check_asked(subject, needs, without, fixed)
     for name in ("kv_heads", "query_heads"):
         heads, taken = fixed.get(name), getattr(subject.kernel.limits, name)
         if isinstance(heads, int) and taken is not None and heads not in taken:
@@ -133,6 +130,22 @@ def problems(
         drawn = drawn.filter(lambda problem: not subject.kernel.limits.refusal(problem))
     entrywise = not (needs or without or regimes or fixed or where or at_a_size) and _takes_any_problem(subject)
     return often(drawn, [tiny_problems(subject)], share=8).flatmap(lambda chosen: chosen) if entrywise else drawn
+
+
+def _check_asked(
+    subject: Subject, needs: Collection[str], without: Collection[str | Trait], fixed: Mapping[str, Any]
+) -> None:
+    if clash := sorted(named_by(without) & set(subject.kernel.limits.needed) - set(needs)):
+        raise NotTaken(f"the kernel always uses {', '.join(clash)}, which no problem of this property does")
+    if apart := [name for name in needs if _is_excluded(subject, name, {*subject.kernel.limits.needed} - {name})]:
+        raise NotTaken(f"the kernel always uses options beside which no problem has {', '.join(apart)}")
+    if owners := [name for name, value in fixed.items() if name in _OWNERS and value is None]:
+        raise ValueError(f"give without={owners!r} in place of None, since their parameters are drawn otherwise")
+
+
+def can_use(subject: Subject, name: str) -> bool:
+    """Return whether a problem of the kernel may use an option or ability beside those that every call uses."""
+    return subject.supports(name) and not _is_excluded(subject, name, {*subject.kernel.limits.needed} - {name})
 
 
 @st.composite

@@ -20,6 +20,7 @@ from attn_spec.problem.traits import positional
 from attn_spec.search.drawing import shapes, sizes, strategies, turns
 from attn_spec.search.drawing.draws import of_the_seed_alone
 from attn_spec.search.drawing.regimes import SCORE_REGIMES, VALUE_REGIMES, Recipe
+from attn_spec.search.property import load_all
 
 SUBJECT = Subject(resolve("numpy_naive"), "float32")
 
@@ -199,6 +200,19 @@ def test_a_property_that_leaves_out_what_a_kernel_always_uses_is_none_of_its():
     with pytest.raises(NotTaken, match="the kernel always uses causal, which no problem of this property does"):
         strategies.problems(limited, without=(positional,))
     assert all(problem.causal for problem in drawn(strategies.problems(limited, without=("empty",)), 20))
+
+
+def test_what_no_problem_has_beside_options_of_every_call_is_not_asked_for():
+    """A layer has one length of queries, so that a kernel that is always one takes no seqused_q."""
+    layer = Subject(resolve("torch_layer"), "float32")
+
+    assert not strategies.can_use(layer, "seqused_q")
+    assert strategies.can_use(layer, "seqused_k")
+    assert strategies.can_use(layer, "query_projection")
+    with pytest.raises(NotTaken, match="always uses options beside which no problem has seqused_q"):
+        strategies.problems(layer, needs=("seqused_q", "mask"))
+    property_ = load_all()["gradients.keys_that_no_query_sees_change_no_gradient"]
+    assert any(problem.seqused_k is not None for problem in drawn(property_.problems(layer), 60))
 
 
 def test_an_option_with_parameters_is_left_out_with_these():
