@@ -32,22 +32,27 @@ endif
 # the limits of calls under test.
 PATIENCE = --dist worksteal --timeout $(1) --timeout-method thread
 
-.PHONY: certify test lint style docs exhaustive validate teeth mutation gpu installs released clean
+.PHONY: certify test examined lint types style docs exhaustive validate teeth mutation gpu installs released clean
 
 certify: $(READY)
 	$(BIN)/attn-spec certify numpy_tiled --output certificate.json --report report.html
 
-# The tests build the site themselves, so this leaves it to them.
+# pyright keeps one core busy for a minute, and so runs beside the tests. These build the site themselves.
 test: style
+	$(MAKE) --no-print-directory --jobs 2 types examined
+
+examined: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) $(call PATIENCE,600) --attn-brief properties tests
 
-lint: style
+lint: style types
 	$(MAKE) --no-print-directory docs
+
+types: $(READY)
+	$(BIN)/pyright
 
 style: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/pyright
 	rm -rf build dist
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist > /dev/null
 	$(BIN)/check-wheel-contents dist
