@@ -68,7 +68,7 @@ def shortened(command):
     return " ".join(SHORT.get(word, word) if place - 1 in named else word for place, word in enumerate(words))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("page", [name for name, text in PAGES.items() if {each for each, _ in blocks(text)} & RUN])
 def test_the_blocks_of_a_page_run(page, folder, whole):

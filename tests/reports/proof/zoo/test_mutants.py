@@ -105,7 +105,7 @@ def elsewhere(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.one_in(10)
+@pytest.mark.one_in(15)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_property_that_names_it_refutes_the_mutant(name):
     mutant = MUTANTS[name]
@@ -250,6 +250,7 @@ def test_stories_and_ids_are_told_once():
     assert not set(MUTANTS) & set(CONTROLS)
 
 
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("name", {**MUTANTS, **CONTROLS})
 def test_a_mutant_is_found_by_its_name(name):
     found = resolve(f"attn_spec.reports.proof.zoo.mutants:{name}")
