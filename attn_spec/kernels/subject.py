@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.kernels import destinations, memory, quantised_writes, returned
+from attn_spec.kernels import destinations, memory, promised, quantised_writes, returned
 from attn_spec.kernels.argument_names import keyword_of
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull
 from attn_spec.kernels.global_state import restoring
@@ -162,8 +162,8 @@ class Subject:
             tensors |= {name: cache for name, cache in caches.items() if name in tensors}
             options |= {word: caches[name] for word, name in words.items()}
             answer = self._answer(part, handed, tensors, options, self._call(part, tensors, options))
-            promised = self._promised(handed)[0]
-            caches = {n: tensors[n] if n in tensors else options[self.kernel.keyword(n)] for n in promised}
+            changed = promised.values(self.presentation, handed, self.contract, self.dtypes)[0]
+            caches = {n: tensors[n] if n in tensors else options[self.kernel.keyword(n)] for n in changed}
             values = {name: self.framework.take(cache).astype(np.float64) for name, cache in caches.items()}
             solved = self.presentation.as_left(problem, values, after=True)
             found.append((solved, self._whole(problem, [answer])))
@@ -463,26 +463,15 @@ class Subject:
 
     def _check_inputs_untouched(self, handed: Handed, tensors: dict[str, Any], options: dict[str, Any]) -> None:
         arrays = {name: x for name, x in handed.further.items() if isinstance(x, np.ndarray)}
-        promised, allowed = self._promised(handed)
-        for name, before in (handed.tensors | arrays).items():
+        now = {}
+        for name in handed.tensors | arrays:
             option = name in OPTIONS and name not in arrays
             given, keyword = (tensors, name) if name in tensors else (options, name)
             keyword = self.kernel.keyword(name) if option else keyword
             keyword = keyword_of(name, self.kernel.parameters) if name in arrays else keyword
-            if keyword not in given:
-                continue
-            now = self.framework.take(given[keyword]).astype(np.float64)
-            now = now[(None,) * (before.ndim - now.ndim)]  # a mask may have been passed with two axes
-            must = promised.get(name, before).astype(np.float64)
-            wrong = np.array(True) if now.shape != must.shape else ~within(now, must, allowed.get(name, 0.0))
-            if wrong.any():
-                raise Misbehaviour(self.presentation.told(name, wrong, now, must, handed, dtypes=self.dtypes))
-
-    def _promised(self, handed: Handed) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return the values after a call of the tensors that it must change, and how far from these they may be."""
-        given, dtype = (handed.tensors, handed.further), dtype_of(self.dtypes, "k")
-        promised = self.presentation.promised(*given, self.contract, self.dtypes)
-        return promised, self.presentation.allowed(*given, self.contract, dtype)
+            if keyword in given:
+                now[name] = self.framework.take(given[keyword]).astype(np.float64)
+        promised.check(self.presentation, handed, now, self.contract, self.dtypes)
 
 
 #: Words by which the message on a call that was out of time is known.
@@ -492,13 +481,3 @@ _LATE = "did not return within"
 def was_late(message: str) -> bool:
     """Return whether a message on a failed call says that the call was out of time."""
     return _LATE in message
-
-
-def within(now: np.ndarray, must: np.ndarray, allowed: np.ndarray | float) -> np.ndarray:
-    """Return where values are, bit for bit, what they must be, or no farther from it than is ``allowed``."""
-    same = bits.identical(now, must)
-    if same.all():
-        return same
-    with np.errstate(invalid="ignore"):
-        near = (allowed == np.inf) | ((np.abs(now - must) <= allowed) & (np.asarray(allowed) > 0))
-    return same | near

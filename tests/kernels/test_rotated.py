@@ -8,7 +8,7 @@ import pytest
 from attn_spec.contract.presets import PRESETS
 from attn_spec.kernels import rotated
 from attn_spec.kernels.presentations import PRESENTATIONS
-from attn_spec.kernels.subject import within
+from attn_spec.kernels.promised import within
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.search.drawing.regimes import Recipe
 
