@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +34,7 @@ def check(
     """Raise :class:`Misbehaviour` unless tensors of a call are ``now`` what they must be, by their names."""
     promised, allowed = values(presentation, handed, contract, dtypes)
     for name, found in now.items():
-        before: Any = handed.tensors.get(name, handed.further.get(name))
+        before = np.asarray(handed.tensors[name] if name in handed.tensors else handed.further[name])
         x = found[(None,) * (before.ndim - found.ndim)]  # a mask may have been passed with two axes
         must = promised.get(name, before).astype(np.float64)
         wrong = np.array(True) if x.shape != must.shape else ~within(x, must, allowed.get(name, 0.0))

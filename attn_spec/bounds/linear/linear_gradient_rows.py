@@ -94,7 +94,7 @@ def row_errors(errors: LinearError, grad: GradientIntermediates, E_o: np.ndarray
     return RowGradientError(errors, inverse, dO, D, dw=size, E_dw=E_dw, P=P, E_P=E_P)
 
 
-def _underflow_of_sum(errors: LinearError) -> np.ndarray:
+def _underflow_of_sum(errors: LinearError) -> np.ndarray | float:
     """Underflow of sums over keys in delta, [.., Sq, 1]."""
     return (
         count("several underflows of linear delta", 4)
