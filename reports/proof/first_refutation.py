@@ -50,7 +50,7 @@ def in_order(*, in_files: bool = False) -> list[Property]:
 def first_of(mutant_id: str, seed: int, in_files: bool) -> First:
     """Let a mutant meet the properties until one refutes it."""
     mutant = load_zoo()[0][mutant_id]
-    subject = Subject(mutant.kernel, mutant.dtype)
+    subject = Subject(mutant.kernel, mutant.dtype, shapes=mutant.shapes)
     begun, moments = time.process_time(), []
     for property_ in in_order(in_files=in_files):
         try:
