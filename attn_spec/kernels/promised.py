@@ -1,4 +1,4 @@
-"""What a call must change among the tensors that it is given, and the check that it has changed nothing else."""
+"""Tensors that a call must change, as an appended cache, and the check that it has changed nothing else."""
 
 from __future__ import annotations
 

@@ -135,6 +135,7 @@ def problems(
 def _check_asked(
     subject: Subject, needs: Collection[str], without: Collection[str | Trait], fixed: Mapping[str, Any]
 ) -> None:
+    """Raise :class:`NotTaken` or :class:`ValueError` for needs that :func:`problems` cannot meet together."""
     if clash := sorted(named_by(without) & set(subject.kernel.limits.needed) - set(needs)):
         raise NotTaken(f"the kernel always uses {', '.join(clash)}, which no problem of this property does")
     if apart := [name for name in needs if _is_excluded(subject, name, {*subject.kernel.limits.needed} - {name})]:
