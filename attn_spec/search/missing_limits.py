@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 MOST = 2
 #: Largest number of problems that a kernel is asked for again; of one that crashes, since each crash costs seconds.
 TRIES, TRIES_OF_CRASHES = 40, 6
-#: Divisors of head dimensions and of lengths that kernels ask for, the least first.
-DIVISORS = (8, 16, 32, 64, 128)
+#: Divisors that kernels ask of lengths, which are tiles, and of head dimensions, the least first.
+TILES = (8, 16, 32, 64, 128)
+DIVISORS = (2, 4, *TILES)
 #: Head dimensions that kernels have as their largest.
 WIDEST = (256, 128, 64)
 
@@ -214,7 +215,7 @@ def _of_lengths(subject: Subject, problem: Problem, remedies: Remedies) -> Itera
             (lambda: problem.replace(k=problem.k[:, own], v=problem.v[:, own]),),
         )
     for axis, length in (("Q", Q), ("K", K), ("QK", 0)):
-        for divisor in DIVISORS:
+        for divisor in TILES:
             if any(n % divisor for n in ((length,) if length else (Q, K))):
                 told = ", ".join(f"{letter!r}: {divisor}" for letter in axis)
                 yield Within(
@@ -234,13 +235,17 @@ def _of_zeros(problem: Problem, **lengths: int) -> Problem:
 
 
 def _repeated(problem: Problem, axes: str, divisor: int) -> Problem:
-    """Return a problem with its first queries or keys once more behind its last, up to a length that ``divisor``
-    divides.
-    """
+    """Return a problem with its first queries or keys once more behind its last, up to a multiple of ``divisor``."""
     for axis in axes:
         length = problem.lengths[axis]
-        problem = problem.take(axis, np.arange(math.ceil(length / divisor) * divisor) % length)
+        problem = problem.take(axis, np.arange(_odd_multiple(length, divisor)) % length)
     return problem
+
+
+def _odd_multiple(least: int, divisor: int) -> int:
+    """Return the least odd multiple of ``divisor`` from ``least`` on, which twice the divisor does not divide."""
+    times = math.ceil(least / divisor)
+    return divisor * (times + 1 - times % 2)
 
 
 def _of_widths(subject: Subject, problem: Problem, remedies: Remedies) -> Iterator[Within]:
@@ -256,7 +261,7 @@ def _of_widths(subject: Subject, problem: Problem, remedies: Remedies) -> Iterat
         )
     for divisor in DIVISORS:
         if D % divisor or Dv % divisor:
-            wide = [math.ceil(width / divisor) * divisor for width in (D, Dv)]
+            wide = [_odd_multiple(width, divisor) for width in (D, Dv)]
             yield Within(
                 f"with head dimensions that {divisor} divides: if the kernel needs that, "
                 f"{remedies.limit('head_dims', f'tuple(range({divisor}, 257, {divisor}))')}",

@@ -106,10 +106,25 @@ REFUSALS = {
         {"query_length": 0},
         ["with a query: if the kernel needs that, take 'empty' out of supports"],
     ),
+    "longer tiles": (
+        lambda q, k, v, used: k.shape[2] % 16,
+        {"key_length": 10},
+        ["with a length of K that 16 divides: if the kernel needs that, declare multiples={'K': 16}"],
+    ),
+    "even widths": (
+        lambda q, k, v, used: q.shape[3] % 2 or v.shape[3] % 2,
+        {"head_dim": 7, "value_dim": 7},
+        ["with head dimensions that 2 divides: if the kernel needs that, declare head_dims=tuple(range(2, 257, 2))"],
+    ),
     "widths": (
         lambda q, k, v, used: q.shape[3] % 8 or v.shape[3] % 8,
         {},
         ["with head dimensions that 8 divides: if the kernel needs that, declare head_dims=tuple(range(8, 257, 8))"],
+    ),
+    "wider widths": (
+        lambda q, k, v, used: q.shape[3] % 16 or v.shape[3] % 16,
+        {"head_dim": 9, "value_dim": 9},
+        ["with head dimensions that 16 divides: if the kernel needs that, declare head_dims=tuple(range(16, 257, 16))"],
     ),
     "values": (
         lambda q, k, v, used: q.shape[3] != v.shape[3],
