@@ -122,7 +122,7 @@ _LSE = Fact(
 )
 _LEFT = Fact(
     says="window_left counts inclusive keys on the left, -1 is unbounded; causality alone bounds the right side, so "
-    "that attn-spec asks for causal calls",
+    "that attn-spec asks for windows in causal calls only",
     source=f"{_WRAPPERS}/prefill.py, BatchPrefillWithPagedKVCacheWrapper.plan",
 )
 _PAGES = Fact(
@@ -277,7 +277,7 @@ FLASHINFER_PREFILL = Signature(
     conventions={"causal_alignment": "bottom_right", "lse_base": "2"},
     option_dtypes=_FLOATS,
     lacks=_ONE_NUMBER,
-    limits=Limits(always=("causal",), keys_reach_queries=True, least_keys=1),
+    limits=Limits(beside={"window": ("causal",)}, keys_reach_queries=True, least_keys=1),
     swapped={"lse": (0, 1)},
     facts=(
         _LSE,

@@ -140,8 +140,16 @@ def _check_asked(
         raise NotTaken(f"the kernel always uses {', '.join(clash)}, which no problem of this property does")
     if apart := [name for name in needs if _is_excluded(subject, name, {*subject.kernel.limits.needed} - {name})]:
         raise NotTaken(f"the kernel always uses options beside which no problem has {', '.join(apart)}")
+    alone = subject.kernel.limits.alone({*needs, *subject.kernel.limits.needed} | _open(subject, without))
+    if lonely := [name for name in alone if name in needs]:
+        raise NotTaken(f"the kernel takes {', '.join(lonely)} only beside options that no problem of this property has")
     if owners := [name for name, value in fixed.items() if name in _OWNERS and value is None]:
         raise ValueError(f"give without={owners!r} in place of None, since their parameters are drawn otherwise")
+
+
+def _open(subject: Subject, without: Collection[str | Trait]) -> set[str]:
+    """Return the options and abilities of a kernel that are not among those left out."""
+    return {name for name in _WEIGHTS if subject.supports(name)} - named_by(without)
 
 
 def can_use(subject: Subject, name: str) -> bool:

@@ -76,7 +76,7 @@ class Decode:
 
 def scaled(masking, q, *factors):
     """Return the arguments of a call with its scale times those factors that are not None."""
-    scale = masking["scale"] or q.shape[-1] ** -0.5
+    scale = q.shape[-1] ** -0.5 if masking["scale"] is None else masking["scale"]
     return {**masking, "scale": scale * math.prod(1.0 if factor is None else factor for factor in factors)}
 
 

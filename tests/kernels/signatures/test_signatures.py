@@ -32,6 +32,7 @@ from tests.kernels.signatures.sources import UNREAD, parameters
 
 PROPERTIES = load_all()
 ACCURATE = "accuracy.output_is_within_its_bound"
+WINDOW = "masking.keys_outside_the_window_change_nothing"
 LSE = "accuracy.log_sum_exp_is_within_its_bound"
 EMPTY = "states.an_empty_state_takes_no_part"
 ROTATED = "appending.new_keys_are_rotated_once_on_their_way_to_the_cache"
@@ -170,7 +171,8 @@ def in_base_2(function):
             misreading(own_flashinfer.Decode(), "plan", last_page_len=torch.ones_like),
             ACCURATE,
         ),
-        ("flashinfer_prefill", misreading(own_flashinfer.Prefill(), "plan", window_left=lambda _: -1), ACCURATE),
+        ("flashinfer_prefill", misreading(own_flashinfer.Prefill(), "plan", window_left=lambda _: -1), WINDOW),
+        ("flashinfer_prefill", misreading(own_flashinfer.Prefill(), "plan", causal=lambda _: True), ACCURATE),
         ("flashinfer_prefill", misreading(own_flashinfer.Prefill(), "run", q=lambda q: q.flip(1)), ACCURATE),
         ("flashinfer_mla", misreading(own_flashinfer.LatentPaged(), "plan", sm_scale=lambda _: 512**-0.5), ACCURATE),
         ("ort_gqa", with_other(own_operators.group_query_attention, seqlens_k=lambda x: x - (x > 0)), ACCURATE),

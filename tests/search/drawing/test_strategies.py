@@ -215,6 +215,16 @@ def test_what_no_problem_has_beside_options_of_every_call_is_not_asked_for():
     assert any(problem.seqused_k is not None for problem in drawn(property_.problems(layer), 60))
 
 
+def test_an_option_is_not_asked_for_where_what_it_stands_beside_is_left_out():
+    beside = subject("causal", "window", "mask")
+    beside = replace(beside, kernel=replace(beside.kernel, limits=Limits(beside={"window": ("causal",)})))
+
+    with pytest.raises(NotTaken, match="takes window only beside options that no problem of this property has"):
+        strategies.problems(beside, needs=("window",), without=("causal",))
+    assert all(problem.causal for problem in drawn(strategies.problems(beside, needs=("window",)), 20))
+    assert not any(problem.window for problem in drawn(strategies.problems(beside, without=("causal",)), 40))
+
+
 def test_an_option_with_parameters_is_left_out_with_these():
     able = subject("rotary", "rotary_base")
 
