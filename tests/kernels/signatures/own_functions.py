@@ -361,7 +361,8 @@ def memory_efficient_attention(query, key, value, attn_bias=None, p=0.0, scale=N
     q, k, v = (x.transpose(1, 2).double() for x in (query, key, value))
     s = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     s = s if attn_bias is None else s + attn_bias.double()
-    return (s.softmax(-1).nan_to_num(0.0) @ v).transpose(1, 2).to(query.dtype)
+    sees_nothing = s.isneginf().all(-1, keepdim=True)
+    return (s.softmax(-1).masked_fill(sees_nothing, 0.0) @ v).transpose(1, 2).to(query.dtype)
 
 
 def trtllm_batch_decode_with_kv_cache(

@@ -115,6 +115,16 @@ def test_a_function_is_right_by_its_signature_alone(name, examples):
         assert verdict(made, asked, 3 if name in SLOW else examples) == ("held", "")
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_accused_of_nothing(name):
+    made = declared(name, FUNCTIONS[name])
+
+    found = {each: verdict(made, each, 4) for each in PROPERTIES}
+
+    assert {each: told for each, told in found.items() if told[0] not in ("held", "not declared")} == {}
+
+
 def with_other(function, **changes):
     """Return a function that misreads some arguments: each change maps a value to the one that is used."""
 
