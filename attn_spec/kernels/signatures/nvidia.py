@@ -147,7 +147,7 @@ TE = Signature(
 
 def _corner() -> Argument:
     def spell(given: Given) -> bool:
-        return bool(given.get("causal")) or given.get("window") is not None
+        return bool(given.get("causal")) or any(side is not None for side in given.get("window") or ())
 
     return Argument(
         name="causal_bottom_right",

@@ -6,6 +6,7 @@ import inspect
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from attn_spec.implementations import triton_tiles  # noqa: F401 -- chooses how Triton runs, before PyTorch loads it
@@ -21,6 +22,7 @@ from attn_spec.kernels.signatures.planned import joined
 from attn_spec.kernels.signatures.signature import REQUIRED, Given, SignatureError
 from attn_spec.kernels.signatures.table import SIGNATURES
 from attn_spec.kernels.subject import Subject
+from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.preflight import preflight
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all
@@ -113,6 +115,15 @@ def test_a_function_is_right_by_its_signature_alone(name, examples):
 
     for asked in (ACCURATE, LSE) if name in WITH_LSE and name not in TOLD else (ACCURATE,):
         assert verdict(made, asked, 3 if name in SLOW else examples) == ("held", "")
+
+
+@pytest.mark.parametrize("name", ["cudnn", "cudnn_varlen"])
+def test_a_window_without_sides_moves_no_corner(name):
+    """cuDNN refuses causal_bottom_right in calls that have no diagonal, and so does this function."""
+    made = declared(name, FUNCTIONS[name])
+    problem = Recipe(window=(None, None), causal_alignment="bottom_right", head_dim=8, value_dim=8).problem()
+
+    assert np.isfinite(Subject(made, "float32")(problem)["output"]).all()
 
 
 @pytest.mark.exhaustive
