@@ -101,9 +101,9 @@ def declared(name, function, supports=(), **facts):
     return kernel(signature=name, dtypes=("float32",), supports=able, **facts)(function)
 
 
-def verdict(made, property_id, examples=10):
-    profile = Profile(name="test", examples=examples, floor=1, seconds=60, shrink_seconds=0, seed=0)
-    row, _ = search(PROPERTIES[property_id], Subject(made, "float32"), profile, seed=0)
+def verdict(made, property_id, examples=10, seed=0):
+    profile = Profile(name="test", examples=examples, floor=1, seconds=60, shrink_seconds=0, seed=seed)
+    row, _ = search(PROPERTIES[property_id], Subject(made, "float32"), profile, seed=seed)
     return str(row.verdict), row.message
 
 
@@ -214,7 +214,10 @@ def in_base_2(function):
 def test_a_function_that_misreads_an_argument_is_refuted(name, wrong, property_id):
     asked = [each for each in PROPERTIES if each.startswith(property_id.removesuffix("*"))]
 
-    assert "refuted" in [verdict(declared(name, wrong), each, 24)[0] for each in asked]
+    # One property alone draws some options in few problems.
+    found = (verdict(declared(name, wrong), each, 24, seed)[0] for each in asked for seed in range(5))
+
+    assert "refuted" in found
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
