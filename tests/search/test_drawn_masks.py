@@ -1,7 +1,6 @@
 """Masks that kernels draw: read from answers by hand, problems that show them, and what is said of wrong ones."""
 
 import contextlib
-import re
 from dataclasses import replace
 
 import hypothesis
@@ -283,19 +282,11 @@ def test_a_refutation_by_chance_says_how_often_and_comes_without_a_script(tmp_pa
 
 
 def test_an_equal_seed_that_drops_other_weights_is_refuted():
-    """Two calls may by chance have their seeds at one address; those of eight problems do not all."""
     mutant = mutants.MUTANTS["seed_of_the_address"]
-    own, told = Subject(mutant.kernel, mutant.dtype), []
+    problem = next(iter(examples(together(own := Subject(mutant.kernel, mutant.dtype)), 1)))
 
-    for problem in examples(together(own), 8):
-        try:
-            PROPERTIES[mutant.named_by].check(own, problem)
-        except Refutation as refutation:
-            told.append(str(refutation))
-
-    assert told
-    for text in told:
-        assert re.search(r"two calls with the seed \d+ drop different weights: \d+ of \d+ weights$", text), text
+    with pytest.raises(Refutation, match=r"two calls with the seed \d+ drop different weights: \d+ of \d+ weights$"):
+        PROPERTIES[mutant.named_by].check(own, problem)
 
 
 @pytest.mark.parametrize("property_", FAMILY, ids=lambda property_: property_.id)
