@@ -124,9 +124,13 @@ class TiledGradients(TiledAttention):
         delta = self.array(np.zeros(tuple(self.L.shape)))
         for self.tile in self.tiles():  # noqa: B020 - every step reads the current tile
             p, dP = self.weights_of_scores(self.recompute_weights()), self.weight_gradient()
-            product = self.round(p * dP, "stored_scores") if self.order.expands_dS else p * dP
+            product = self.term_of_delta(p, dP)
             delta = self.accumulate(lambda j, x=product: x[..., j, None], p.shape[-1], "score_accumulation", delta)
         return delta
+
+    def term_of_delta(self, p: Any, dP: Any) -> Any:
+        """Return P * dP, as it enters the sum over the keys."""
+        return self.round(p * dP, "stored_scores") if self.order.expands_dS else p * dP
 
     def add_lse_cotangent(self, delta: Any) -> Any:
         if self.dL is None:

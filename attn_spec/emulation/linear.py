@@ -12,8 +12,6 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from .backward import TiledGradients
 from .forward import TiledAttention
 from .tile import Tile
@@ -119,14 +117,9 @@ class QuotientGradients(LinearGradients):
     torch/csrc/autograd/FunctionsManual.cpp, div_tensor_other_grad.
     """
 
-    def delta_of_weights(self) -> Any:
-        """Return delta / N."""
-        delta = self.array(np.zeros(tuple(self.L.shape)))
-        for self.tile in self.tiles():  # noqa: B020 - every step reads the current tile
-            p, dP = self.weights_of_scores(self.recompute_weights()), self.weight_gradient()
-            product = self.round(dP * self.round(p * self.inverse(), "softmax"), "stored_scores")
-            delta = self.accumulate(lambda j, x=product: x[..., j, None], p.shape[-1], "score_accumulation", delta)
-        return delta
+    def term_of_delta(self, p: Any, dP: Any) -> Any:
+        """Return dP * (P / N), of which the sum is delta / N."""
+        return self.round(dP * self.round(p * self.inverse(), "softmax"), "stored_scores")
 
     def add_lse_cotangent(self, delta: Any) -> Any:
         if self.dL is None or self.c.delta != "probabilities":

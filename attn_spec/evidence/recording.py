@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.kernels import promised
 from attn_spec.kernels.argument_names import keyword_of
 from attn_spec.kernels.destinations import written
 from attn_spec.kernels.frameworks.framework import FrameworkError, Pull, of, values_of
 from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.presentation import Handed
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.dtypes import spelled
@@ -169,10 +171,9 @@ def _promised(kernel: Kernel, call: Call) -> tuple[dict[int | str, np.ndarray], 
     given |= {name: x.values for name, word in words.items() if isinstance(x := call.options.get(word), Given)}
     dtypes = {shown.input_of(name): call.tensors[place].dtype for name, place in reversed(places.items())}
     contract = kernel.contract_for(spelled(dtypes))
-    promised = shown.promised(given, where, contract, spelled(dtypes))
-    allowed = shown.allowed(given, where, contract, dtypes["k"])
     at: dict[str, int | str] = {**words, **places}
-    first, second = ({at[name]: x for name, x in each.items()} for each in (promised, allowed))
+    every = promised.values(shown, Handed(given, where), contract, spelled(dtypes))
+    first, second = ({at[name]: x for name, x in each.items()} for each in every)
     return first, second
 
 

@@ -138,23 +138,28 @@ def _check_asked(
     """Raise :class:`NotTaken` or :class:`ValueError` for needs that :func:`problems` cannot meet together."""
     if clash := sorted(named_by(without) & set(subject.kernel.limits.needed) - set(needs)):
         raise NotTaken(f"the kernel always uses {', '.join(clash)}, which no problem of this property does")
-    if apart := [name for name in needs if _is_excluded(subject, name, {*subject.kernel.limits.needed} - {name})]:
+    if apart := [name for name in needs if _is_never_used(subject, name)]:
         raise NotTaken(f"the kernel always uses options beside which no problem has {', '.join(apart)}")
-    alone = subject.kernel.limits.alone({*needs, *subject.kernel.limits.needed} | _open(subject, without))
-    if lonely := [name for name in alone if name in needs]:
+    usable = {*needs, *subject.kernel.limits.needed, *_possible(subject, named_by(without))}
+    if lonely := [name for name in subject.kernel.limits.alone(usable) if name in needs]:
         raise NotTaken(f"the kernel takes {', '.join(lonely)} only beside options that no problem of this property has")
     if owners := [name for name, value in fixed.items() if name in _OWNERS and value is None]:
         raise ValueError(f"give without={owners!r} in place of None, since their parameters are drawn otherwise")
 
 
-def _open(subject: Subject, without: Collection[str | Trait]) -> set[str]:
-    """Return the options and abilities of a kernel that are not among those left out."""
-    return {name for name in _WEIGHTS if subject.supports(name)} - named_by(without)
-
-
 def can_use(subject: Subject, name: str) -> bool:
     """Return whether a problem of the kernel may use an option or ability beside those that every call uses."""
-    return subject.supports(name) and not _is_excluded(subject, name, {*subject.kernel.limits.needed} - {name})
+    return subject.supports(name) and not _is_never_used(subject, name)
+
+
+def _is_never_used(subject: Subject, name: str) -> bool:
+    """Return whether every call uses an option beside which no problem has this one."""
+    return _is_excluded(subject, name, {*subject.kernel.limits.needed} - {name})
+
+
+def _possible(subject: Subject, excluded: Collection[str]) -> list[str]:
+    """Return the kernel's options and abilities that are drawn and not ``excluded``."""
+    return [name for name in _WEIGHTS if subject.supports(name) and name not in excluded]
 
 
 @st.composite
@@ -245,7 +250,7 @@ def _options(
 ) -> frozenset[str]:
     """Draw the options and abilities of a problem: those it needs, and others with their own frequency."""
     excluded = named_by(without)
-    possible = [name for name in _WEIGHTS if subject.supports(name) and name not in {*needs, *excluded}]
+    possible = _possible(subject, {*needs, *excluded})
     share = draw(_SHARES_OF_SIZES if turns.size() else _SHARES)
     drawn = set(draw(_some(tuple(possible), round(share * len(possible)))))
     if "empty" not in excluded and subject.supports("empty") and draw(_ONE_IN_SIXTEEN):
@@ -285,8 +290,8 @@ def _is_excluded(subject: Subject, name: str, chosen: set[str]) -> bool:
 def _addable(subject: Subject, needs: Collection[str], excluded: Collection[str]) -> list[str]:
     """Return the kernel's options that a problem with these needs may use in addition, each without the others."""
     own = {*needs, *subject.kernel.limits.always}
-    possible = [name for name in _WEIGHTS if name in OPTIONS and name not in {*own, *excluded}]
-    return [name for name in possible if subject.supports(name) and not _is_excluded(subject, name, own)]
+    possible = _possible(subject, {*own, *excluded})
+    return [name for name in possible if name in OPTIONS and not _is_excluded(subject, name, own)]
 
 
 @cache

@@ -204,14 +204,14 @@ def _kernel(
         dtypes, overflow = drawn_cache(caches, dtype)
         declared["dtypes"], conventions = (dtypes,), replace(conventions, cache_overflow=overflow)
         if dtypes == dtype and (quantisers := drawn_of_appended(caches, executes)):
-            own, shown = of_appended(quantisers, dtype), shown.handing(descales_by_key=True)
+            shown, own = shown.handing(descales_by_key=True), of_appended(quantisers, dtype)
             executes, declares = (
                 _with(contract, quantisers=quantisers, quantisation_within=None)
                 for contract in (executes, declared["contract"])
             )
-            beside = (*beside, *(name for name in (*own["always"], *DESCALE_AXES) if name not in beside))
-            own["option_dtypes"] = {**declared["option_dtypes"], **own["option_dtypes"]}
-            declared |= {**own, "contract": declares}
+            beside = tuple(dict.fromkeys((*beside, *own["always"], *DESCALE_AXES)))
+            dtypes_of_options = {**declared["option_dtypes"], **own["option_dtypes"]}
+            declared |= {**own, "option_dtypes": dtypes_of_options, "contract": declares}
     one_head, of_all_heads = shown.of_one_head, {*named_by([projects]), "head_widths"}
     owned = {name: ABILITIES[name].of for name in SUPPORTS if name in ABILITIES and ABILITIES[name].of}
     chosen = (name for name in SUPPORTS if name not in owned)
