@@ -109,12 +109,18 @@ def _underflow_of_quotient(errors: LinearError, inverse: np.ndarray, dP: np.ndar
     ``dP`` is the sum of its sizes over visible keys. PyTorch sums dP (w / N / N), and JAX dP w (1 / N^2).
     """
     keys, one = errors.forward.keys, max(errors.contract.stage(stage).eta for stage in _STORED)
+    behind_products = (
+        1
+        + term("1 / N behind products of dP and w in linear delta", inverse)
+        + term("1 / N^2 behind products of dP and w in linear delta", inverse**2)
+    )
+    behind_quotients = 1 + term("1 / N behind quotients of w in linear delta", inverse)
     return one * (
         term(
             "underflow of products of dP and w in linear delta",
-            (1 + inverse + inverse**2) * (keys + count("underflow of quotients of dP in linear delta", 1)),
+            behind_products * (keys + count("underflow of quotients of dP in linear delta", 1)),
         )
-        + term("underflow of quotients of w in linear delta", (1 + inverse) * dP)
+        + term("underflow of quotients of w in linear delta", behind_quotients * dP)
     ) + term("underflow of a sum over keys that 1 / N has multiplied", _underflow_of_sum(errors))
 
 

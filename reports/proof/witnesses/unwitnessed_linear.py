@@ -91,6 +91,8 @@ LINEAR: dict[str, tuple[Strike, ...]] = {
         "underflow of linear delta for each key",
         but(1, "several underflows of linear delta"),
         "underflow of quotients of dP in linear delta",
+        "1 / N behind products of dP and w in linear delta",
+        "1 / N behind quotients of w in linear delta",
         "underflow of a sum over keys that 1 / N has multiplied",
         "underflow on entry in the linear backward pass",
         "underflow that 1 / N does not multiply in linear dq",
@@ -124,6 +126,9 @@ LINEAR: dict[str, tuple[Strike, ...]] = {
     ),
     "no emulated kernel does what this allows: N that the forward pass kept for the backward pass": (
         "the error of N in the backward pass",
+    ),
+    "no emulated kernel does what this allows: products of dP and w before either 1 / N": (
+        "1 / N^2 behind products of dP and w in linear delta",
     ),
     "no emulated kernel does what this allows: one number that is stored twice in one format": (
         but(1, "two stores of one number of the linear backward pass"),
