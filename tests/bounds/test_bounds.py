@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attn_spec.bounds.forward.bounds import forward_bound
-from attn_spec.bounds.forward.output_bounds import LINEAR_UP_TO
+from attn_spec.bounds.forward.output_terms import LINEAR_UP_TO
 from attn_spec.bounds.forward.score_bounds import score_error
 from attn_spec.bounds.forward.weight_bounds import rescalings
 from attn_spec.bounds.intermediates import intermediates

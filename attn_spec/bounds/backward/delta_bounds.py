@@ -15,7 +15,7 @@ from attn_spec.bounds.backward.weight_gradient_bounds import (
 from attn_spec.bounds.forward import value_spread
 from attn_spec.bounds.forward.bounds import exact_output_error
 from attn_spec.bounds.forward.dropout_bounds import late_roundings
-from attn_spec.bounds.forward.output_bounds import OutputTerms, output_terms
+from attn_spec.bounds.forward.output_terms import OutputTerms, output_terms
 from attn_spec.bounds.forward.row_sum_bounds import (
     WeightError,
     deviations,

@@ -18,7 +18,6 @@ from attn_spec.bounds.backward.gradient_bounds import (
     dk_error,
     dkv_error,
     dq_error,
-    dv_error,
     finished_error,
     keys_in_domain,
     rows_in_domain,
@@ -36,6 +35,7 @@ from attn_spec.bounds.backward.gradient_key_sums import (
 )
 from attn_spec.bounds.backward.option_gradient_bounds import bias_error
 from attn_spec.bounds.backward.score_gradient_bounds import ScoreGradientError, score_gradient_error
+from attn_spec.bounds.backward.value_gradient_bounds import dv_error
 from attn_spec.bounds.forward.row_sum_bounds import amplification
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates
 from attn_spec.contract.contract import ResolvedContract

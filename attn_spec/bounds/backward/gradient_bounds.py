@@ -33,8 +33,8 @@ from attn_spec.bounds.backward.gradient_sums import (
 from attn_spec.bounds.backward.latent_gradients import key_gradient_error
 from attn_spec.bounds.backward.option_gradient_bounds import bias_error, parameter_errors
 from attn_spec.bounds.backward.score_gradient_bounds import ScoreGradientError, score_gradient_error
-from attn_spec.bounds.backward.weight_gradient_bounds import cotangent_entry, cotangent_format
-from attn_spec.bounds.forward.dropout_bounds import factor_roundings, factor_underflow, late_roundings, weight_stages
+from attn_spec.bounds.backward.value_gradient_bounds import dv_error, value_growth
+from attn_spec.bounds.forward.dropout_bounds import late_roundings
 from attn_spec.bounds.forward.far_keys import without_far_keys
 from attn_spec.bounds.forward.product_bounds import last_factor, operand_entry, operand_format, operand_scaling
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION, INFLATION, amplification, evaluation_alpha
@@ -478,46 +478,6 @@ def _last_roundings(forward: Intermediates) -> int:
         times("the softcap as the last factor", divisor(forward.problem) or 1.0),
     )
     return count("roundings of the last scale", 3) * sum(not is_power_of(2, constant) for constant in constants)
-
-
-def dv_error(forward: Intermediates, contract: ResolvedContract, sums: KeySums) -> Approximation:
-    """Sum over queries and the head group of c_ij P_ij dO_i: [B, Hkv, Sk, Dv]; of a layer that of each head."""
-    cotangent, n, G = cotangent_entry(contract), sums.v_sums.n, value_growth(forward, contract, sums.v_sums.n)
-    factor_eta = factor_underflow(forward, contract, *weight_stages(contract), "gradients")
-    stores, partial = stored_sums(contract, n)
-    tiny = times("underflow of sums of dv, raised", sums.raised) * (
-        term(
-            "underflow of dv's sums",
-            sum_eta(contract) * count("several underflows of dv's sums", 4) * number_of_products(contract, n),
-        )
-        + term("underflow of dv's stores", partial.eta * 2 * (stores + n))
-    ) + term("underflow of dv when it is raised", term("underflow of the product of dV with 1 / (1 - p)", factor_eta))
-    error = (
-        term("weights in dv", sums.v_sums.own)
-        + term("roundings of dv", G * sums.v_sums.total)
-        + times("roundings make underflow grow in dv", 1 + G)
-        * (
-            term("underflow of weights in dv", sums.v_sums.eta)
-            + term("underflow of dO on entry", cotangent.eta * sums.v_sums.entered)
-        )
-        + tiny
-    )
-    return Approximation(sums.of_v, sums.v_sums.total, error, contract.stages.gradient_accumulation.format, contract)
-
-
-def value_growth(forward: Intermediates, contract: ResolvedContract, n: np.ndarray) -> np.ndarray:
-    """Relative error of a sum of n products of weights with dO."""
-    cotangent, missing = (
-        cotangent_entry(contract),
-        skipped_pieces(contract, contract.stages.probabilities.format, cotangent_format(contract)),
-    )
-    factor = factor_roundings(forward, contract, *weight_stages(contract), "gradients")
-    return gamma(
-        (cotangent.u, count("entry of dO", 1)),
-        (missing, count("pieces left out of dv", 1)),
-        *term("the product of dV with 1 / (1 - p)", factor, ()),
-        *term("sums of dv", accumulated(contract, n), ()),
-    )
 
 
 def _queries(forward: Intermediates) -> np.ndarray:

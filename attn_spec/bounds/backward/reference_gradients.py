@@ -30,7 +30,7 @@ from attn_spec.bounds.backward.weight_gradient_bounds import (
     largest_weight,
 )
 from attn_spec.bounds.forward.dropout_bounds import factor_underflow, late_roundings, weight_stages
-from attn_spec.bounds.forward.output_bounds import (
+from attn_spec.bounds.forward.output_terms import (
     OutputTerms,
     merged_growth,
     numerator_growth,

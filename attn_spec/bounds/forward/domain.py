@@ -10,8 +10,8 @@ from attn_spec.attention.arithmetic import FLOATS
 from attn_spec.attention.terms import ADDENDS, DESCALES, at_most, divisor, used, with_scale
 from attn_spec.bounds.forward.cast_bounds import largest_that_is_cast, reference_off
 from attn_spec.bounds.forward.dropout_bounds import factor_fits
-from attn_spec.bounds.forward.output_bounds import growth_by_lse, largest_cast, output_cast
 from attn_spec.bounds.forward.output_scale_bounds import output_fits
+from attn_spec.bounds.forward.output_terms import growth_by_lse, largest_cast, output_cast
 from attn_spec.bounds.forward.product_bounds import descales_operands, dot_product_error, product_sizes
 from attn_spec.bounds.forward.row_sum_bounds import WeightError, weight_error
 from attn_spec.bounds.forward.score_bounds import (

@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 
-from attn_spec.bounds.forward.output_bounds import output_cast
+from attn_spec.bounds.forward.output_terms import output_cast
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.products import casts_row_sum, output_sums, probability_cast, rounding_on_entry
 from attn_spec.contract.roundoff import elementary_error, gamma

@@ -21,7 +21,7 @@ import numpy as np
 
 from attn_spec.bounds.forward.bounds import ForwardBound
 from attn_spec.bounds.forward.domain import lse_fits
-from attn_spec.bounds.forward.output_bounds import output_cast
+from attn_spec.bounds.forward.output_terms import output_cast
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION, INFLATION
 from attn_spec.bounds.intermediates import Intermediates, finite, repeated_keys
 from attn_spec.bounds.memoized import memoized

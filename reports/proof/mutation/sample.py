@@ -28,11 +28,11 @@ _MODULES = {
     "bounds": ("intermediates", "running_error", "operand_bounds", "replay", "codes", "block_scales", "hadamard"),
     "bounds.forward": (
         *("product_bounds", "score_bounds", "weight_bounds", "row_sum_bounds", "bounds", "domain", "output_bounds"),
-        *("weighted_means", "sink_bounds", "cast_bounds", "output_scale_bounds"),
+        *("output_terms", "weighted_means", "sink_bounds", "cast_bounds", "output_scale_bounds"),
     ),
     "bounds.backward": (
         *("score_gradient_bounds", "gradient_bounds", "block_sums", "gradient_key_sums", "weight_gradient_bounds"),
-        *("backward_weights", "delta_bounds", "reference_gradients"),
+        *("backward_weights", "delta_bounds", "reference_gradients", "value_gradient_bounds"),
     ),
     "problem": ("masks",),
     "search": ("assertions", "verdict"),
