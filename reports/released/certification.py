@@ -14,7 +14,7 @@ from attn_spec.search.property import load_all
 
 from .environments import Installed, last_line
 from .findings import Finding, as_known_defects
-from .implementations import Implementation
+from .implementation import Implementation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from . import production_shape, stale_findings, verdicts
 from .certification import certified
 from .environments import Installed
 from .findings import Finding
-from .implementations import Implementation
+from .implementation import Implementation
 from .outcome import COULD_NOT_RUN, Outcome
 from .reproduction import reproduce
 

@@ -15,7 +15,7 @@ from .. import errors
 from ..errors import svg, tables
 from .conclusion import conclusions
 from .findings import SCRIPTS, WORDS, Finding
-from .implementations import Implementation
+from .implementation import Implementation
 from .outcome import COULD_NOT_RUN, AtShape, Outcome, Refutation, Reproduction, Watched
 from .watch_runs import WatchRun
 

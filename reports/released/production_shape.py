@@ -15,7 +15,7 @@ from . import verdicts
 from .certification import certified, declared
 from .environments import Installed, last_line
 from .findings import Finding
-from .implementations import Implementation
+from .implementation import Implementation
 from .outcome import COULD_NOT_RUN, AtShape, Refutation
 
 #: Properties that are held at a shape that is asked for: of the output, and of gradients.

@@ -35,7 +35,8 @@ from . import examination, findings, page, watch_runs
 from .changes import changes
 from .conclusion import conclusions, status
 from .environments import ReleasedError, by_name, made
-from .implementations import IMPLEMENTATIONS, Implementation
+from .implementation import Implementation
+from .implementations import IMPLEMENTATIONS
 from .implementations import by_name as implementations_by_name
 from .outcome import Document, Outcome, Watched, from_json, to_json
 

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from attn_spec.reports.released import call_seconds, implementations, production_shape
+from attn_spec.reports.released import call_seconds, implementation, production_shape
 from attn_spec.reports.released.environments import Environment, Installed
 from attn_spec.reports.released.findings import Finding
-from attn_spec.reports.released.implementations import Implementation
+from attn_spec.reports.released.implementation import Implementation
 
 HERE = Installed(environment=Environment(name="here", requirements=()), commands=Path(sys.executable).parent)
 KERNEL = """
@@ -35,7 +35,7 @@ ROW = Implementation(
 
 @pytest.fixture
 def examined(tmp_path, monkeypatch):
-    monkeypatch.setattr(implementations, "ADAPTERS", tmp_path)
+    monkeypatch.setattr(implementation, "ADAPTERS", tmp_path)
     monkeypatch.chdir(tmp_path)
 
     def examined(*, last=10**6, declared="", row=ROW, findings=()):

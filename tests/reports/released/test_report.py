@@ -7,7 +7,7 @@ import pytest
 from attn_spec.reports.released import (
     environments,
     examination,
-    implementations,
+    implementation,
     production_shape,
     report,
     reproduction,
@@ -16,7 +16,7 @@ from attn_spec.reports.released import (
 from attn_spec.reports.released.certification import certified as certify
 from attn_spec.reports.released.environments import Environment, Installed
 from attn_spec.reports.released.findings import Finding
-from attn_spec.reports.released.implementations import Implementation
+from attn_spec.reports.released.implementation import Implementation
 from attn_spec.reports.released.outcome import AtShape, from_json
 
 from attn_spec.kernels.signatures.signature import Fact
@@ -57,7 +57,7 @@ def rows(tmp_path, monkeypatch):
         )
         for name in ("right", "wrong")
     )
-    monkeypatch.setattr(implementations, "ADAPTERS", tmp_path)
+    monkeypatch.setattr(implementation, "ADAPTERS", tmp_path)
     monkeypatch.setattr(report, "IMPLEMENTATIONS", made)
     monkeypatch.setattr(report, "implementations_by_name", lambda: {row.name: row for row in made})
     monkeypatch.setattr(report, "by_name", lambda: {"here": HERE.environment})
@@ -70,12 +70,12 @@ def rows(tmp_path, monkeypatch):
     return made
 
 
-def certified_once(implementation, findings, installed, *options):
+def certified_once(row, findings, installed, *options):
     """Certify what another test has not: the same text under the same findings has the same verdict."""
-    text = (implementations.ADAPTERS / implementation.kernel.partition(":")[0]).read_text()
-    asked = (implementation, text, tuple(findings), options)
+    text = (implementation.ADAPTERS / row.kernel.partition(":")[0]).read_text()
+    asked = (row, text, tuple(findings), options)
     if asked not in RUNS:
-        RUNS[asked] = certify(implementation, findings, installed, *options, "--property", PROPERTY)
+        RUNS[asked] = certify(row, findings, installed, *options, "--property", PROPERTY)
     return RUNS[asked]
 
 

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from attn_spec.reports.released import environments, findings, implementations, watch_runs
+from attn_spec.reports.released import environments, findings, implementation, implementations, watch_runs
 from attn_spec.reports.released.environments import ENVIRONMENTS, Environment, ReleasedError
-from attn_spec.reports.released.implementations import ADAPTERS, IMPLEMENTATIONS
+from attn_spec.reports.released.implementation import ADAPTERS
+from attn_spec.reports.released.implementations import IMPLEMENTATIONS
 
 from attn_spec.kernels import defects
 from attn_spec.kernels.signatures.table import SIGNATURES
@@ -41,7 +42,7 @@ def test_a_signature_is_that_of_the_function(row):
 @pytest.mark.parametrize("row", ADAPTED, ids=lambda row: row.name)
 def test_an_adapter_is_a_declared_function(row):
     file, _, name = row.kernel.partition(":")
-    (found,) = (one for one in ast.parse((ADAPTERS / file).read_text()).body if implementations.defines(one) == name)
+    (found,) = (one for one in ast.parse((ADAPTERS / file).read_text()).body if implementation.defines(one) == name)
     declarations = found.decorator_list if isinstance(found, ast.FunctionDef) else [found.value.func]
 
     assert [ast.unparse(one).partition("(")[0] for one in declarations] == ["kernel"]
