@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.contract.contract import ContractError
 from attn_spec.first_look.misfit import MisfitError, declaring
 from attn_spec.first_look.plain_look import is_right
 from attn_spec.kernels.destinations import required
-from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.presentations import PRESENTATIONS
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.problem.conventions import CONVENTIONS
@@ -73,13 +74,24 @@ def destinations(kernel: Kernel) -> Iterator[tuple[Kernel, str, str]]:
 
 
 def presentations(kernel: Kernel) -> Iterator[tuple[Kernel, str, str]]:
-    """Yield the kernel in every other presentation, with the cause and the remedy if that presentation is its own.
+    """Yield the kernel in every other presentation that it can have, with the cause and the remedy if it has that one.
 
     Calls that append come first: a callable that takes new keys may also attend without any.
     """
     for name in sorted(PRESENTATIONS, key=lambda name: not PRESENTATIONS[name].appends):
-        if name != kernel.presentation:
+        if name != kernel.presentation and _can_be(kernel, name):
             yield replace(kernel, presentation=name), *_presented(kernel, name)
+
+
+def _can_be(kernel: Kernel, presentation: str) -> bool:
+    """Return whether a presentation can pass the options of all calls, and agrees with the limits and contracts."""
+    if any(map(PRESENTATIONS[presentation].refusal, kernel.limits.always)):
+        return False
+    try:
+        other = replace(kernel, presentation=presentation)
+        return all(other.contract_for(dtype) for dtype in other.dtypes)
+    except (KernelError, ContractError):
+        return False
 
 
 def _presented(kernel: Kernel, other: str) -> tuple[str, str]:

@@ -19,7 +19,10 @@ from attn_spec.problem.options import FACTORS, OPTIONS
 from attn_spec.problem.problem import Problem
 
 #: Inputs that are alike where one tensor holds both, by the ability that needs them to differ, and their names.
-_ALIKE = {"dv": ("kv", "keys and values"), "gqa": ("qk", "queries and keys")}
+_ALIKE = {
+    **dict.fromkeys(("dv", "latent"), ("kv", "keys and values")),
+    "gqa": ("qk", "queries and keys"),
+}
 #: Log-sum-exp and its cotangent.
 _OF_ROWS = ("lse", "dlse")
 

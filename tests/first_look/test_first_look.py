@@ -10,6 +10,7 @@ from attn_spec.first_look.first_look import explain_failure, first_look
 from attn_spec.first_look.misfit import MisfitError
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.resolve import in_tree, resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.preflight import PlainCallError, preflight
 from attn_spec.search.profiles import PROFILES
@@ -205,6 +206,15 @@ def test_calls_that_fail_for_no_known_reason_are_left_to_the_text_of_the_failure
     ) as no:
         preflight(from_callable(lambda q, k, v: 1 / 0, framework="torch"))
 
+    explain_failure(no.value.subjects, no.value.failures)
+
+
+@pytest.mark.parametrize("name", [name for name in in_tree() if "cpu" in resolve(name).devices])
+def test_a_failing_call_is_tried_in_every_presentation_that_the_kernel_can_have(name):
+    made = resolve(name)
+
+    with pytest.raises(PlainCallError, match="the kernel's call raised ZeroDivisionError") as no:
+        preflight(made.wrapped(lambda *tensors, **options: 1 / 0), made.dtypes)
     explain_failure(no.value.subjects, no.value.failures)
 
 

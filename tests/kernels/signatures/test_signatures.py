@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from attn_spec import kernel
 from attn_spec.contract.presets import FUSED, UNDECLARED
 from attn_spec.kernels.declaration import from_callable
+from attn_spec.first_look.first_look import explain_failure
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.signatures.planned import joined
@@ -23,7 +24,7 @@ from attn_spec.kernels.signatures.signature import REQUIRED, Given, SignatureErr
 from attn_spec.kernels.signatures.table import SIGNATURES
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.drawing.regimes import Recipe
-from attn_spec.search.preflight import preflight
+from attn_spec.search.preflight import PlainCallError, preflight
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search
@@ -396,6 +397,15 @@ def test_abilities_are_tried_within_the_limits_of_the_signature():
     assert made.supports >= {"gqa", "cross", "softcap", "sinks"}
     assert "empty" not in made.supports
     assert "each sequence must have at least 1 keys" in found.declined["empty"]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_call_that_fails_under_any_signature_is_left_to_its_own_words(name):
+    made = declared(name, FUNCTIONS[name]).wrapped(lambda *tensors, **options: 1 / 0)
+
+    with pytest.raises(PlainCallError, match="the kernel's call raised ZeroDivisionError") as no:
+        preflight(made, ["float32"])
+    explain_failure(no.value.subjects, no.value.failures)
 
 
 @pytest.mark.parametrize("name", ["vllm_merge", "flashinfer_merge_states"])
