@@ -241,6 +241,7 @@ def _check_limits(declared: Kernel) -> None:
         ("head_dims", _is_width, "numbers of at least 1, or of pairs of them"),
         ("query_heads", _is_count, "numbers of at least 1"),
         ("kv_heads", _is_count, "numbers of at least 1"),
+        ("group_sizes", _is_count, "numbers of at least 1"),
         ("query_lengths", _is_count, "numbers of at least 1"),
         ("page_sizes", _is_count, "numbers of at least 1"),
     ):
@@ -315,12 +316,18 @@ def _check_contradictions(declared: Kernel) -> None:
 def _check_heads(declared: Kernel) -> None:
     """Raise :class:`KernelError` if numbers of query heads fit no number of kv heads, or need an ability."""
     limits = declared.limits
+    sizes = limits.group_sizes
+    if sizes is not None and 1 not in sizes and "gqa" not in declared.supports:
+        raise KernelError(
+            f"{declared.name}: group_sizes={sizes!r} leaves 1 out, so that every problem uses gqa; declare gqa too"
+        )
     if limits.query_heads is None:
         return
     if not limits.pairs_of_heads:
+        by = "" if sizes is None else f", by one of group_sizes={sizes!r}"
         raise KernelError(
             f"{declared.name}: none of query_heads={limits.query_heads!r} is a multiple of one of "
-            f"kv_heads={limits.kv_heads!r}; change one of them"
+            f"kv_heads={limits.kv_heads!r}{by}; change one of them"
         )
     if max(limits.query_heads) > (most := min(limits.most("H"), limits.most("BH"))):
         raise KernelError(

@@ -42,6 +42,9 @@ class Limits:
     query_heads: tuple[int, ...] | None = None
     #: Numbers of kv heads; None is any. (1,) is multi-query attention, and latent attention as engines decode with it.
     kv_heads: tuple[int, ...] | None = None
+    #: Numbers of query heads that each kv head may have; None is any. (1, 2, 4, 8) are the groups that a kernel is
+    #: compiled for.
+    group_sizes: tuple[int, ...] | None = None
     #: Required divisors of the query length ("Q") and of the key length ("K").
     multiples: Mapping[str, int] = field(default_factory=dict)
     #: Largest numbers of batch entries ("B"), query heads ("H"), batch entries times query heads ("BH"), queries ("Q")
@@ -80,7 +83,7 @@ class Limits:
     def takes_any_shape(self) -> bool:
         """True if no limit, but abilities alone, restrict shapes of at most ``TINY`` of everything."""
         lengths = self.step("QK") == 1 and min(self.largest.values(), default=math.inf) >= TINY
-        shapes = (self.head_dims, self.query_heads, self.kv_heads, self.query_lengths)
+        shapes = (self.head_dims, self.query_heads, self.kv_heads, self.group_sizes, self.query_lengths)
         return lengths and all(limit is None for limit in shapes) and not self.keys_reach_queries
 
     def most(self, axis: str) -> float:
@@ -134,10 +137,13 @@ class Limits:
     def heads(self, drawn: tuple[int, int]) -> tuple[int, int]:
         """Return numbers (Hq, Hkv) of heads that the kernel takes, grouped as ``drawn`` if it takes any such.
 
-        Without ``query_heads`` groups stay as large as drawn. With them the number of query heads nearest to the drawn
-        one is chosen. ``largest`` may ask for fewer.
+        Without ``query_heads`` groups stay as large as drawn, or as near to it as ``group_sizes`` has it. With them the
+        number of query heads nearest to the drawn one is chosen. ``largest`` may ask for fewer.
         """
         heads, kv_heads = drawn
+        if self.group_sizes is not None:
+            alike = [size for size in self.group_sizes if (size == 1) == (heads == kv_heads)] or self.group_sizes
+            heads = kv_heads * min(alike, key=lambda size: abs(size - heads // kv_heads))
         if self.kv_heads is not None and kv_heads not in self.kv_heads:
             heads, kv_heads = heads // kv_heads * self.kv_heads[0], self.kv_heads[0]
         if self.query_heads is None:
@@ -151,7 +157,8 @@ class Limits:
     def pairs_of_heads(self) -> list[tuple[int, int]]:
         """Numbers (Hq, Hkv) of heads that the kernel takes, if it limits those of query heads; else none."""
         every = self.query_heads or ()
-        return [(heads, n) for heads in every for n in self.kv_heads or range(1, heads + 1) if heads % n == 0]
+        pairs = [(heads, n) for heads in every for n in self.kv_heads or range(1, heads + 1) if heads % n == 0]
+        return [pair for pair in pairs if self.group_sizes is None or pair[0] // pair[1] in self.group_sizes]
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -159,7 +166,8 @@ class Limits:
         if no pair of numbers of heads is.
         """
         unequal = ["dv"] if self.equal_dims == () else []
-        if self.query_heads is not None and all(heads != other for heads, other in self.pairs_of_heads):
+        no_pair = self.query_heads is not None and all(heads != other for heads, other in self.pairs_of_heads)
+        if no_pair or (self.group_sizes is not None and 1 not in self.group_sizes):
             unequal.append("gqa")
         return (*self.always, *(name for name in unequal if name not in self.always))
 
@@ -249,10 +257,12 @@ class Limits:
             yield f"the number of query heads must be among {self.query_heads}"
         if self.kv_heads is not None and problem.kv_heads not in self.kv_heads:
             yield f"the number of kv heads must be among {self.kv_heads}"
+        if self.group_sizes is not None and heads // max(problem.kv_heads, 1) not in self.group_sizes:
+            yield f"the number of query heads for each kv head must be among {self.group_sizes}"
 
 
 #: Limits that are numbers, any of which a problem may have; those that are true or false; and those that are lists.
-_NUMBERS = ("query_heads", "kv_heads", "query_lengths", "page_sizes")
+_NUMBERS = ("query_heads", "kv_heads", "group_sizes", "query_lengths", "page_sizes")
 _FLAGS = ("keys_reach_queries", "equal_lengths", "tight_buffers", "positive_scale")
 _LISTS = ("always", "exclusive")
 

@@ -193,6 +193,11 @@ class Problem(Sequences):
         """
         return self._taken("H", np.array([number // self.group]), np.array([number]))
 
+    def of_groups(self, size: int) -> Self:
+        """Return the problem of the first ``size`` query heads of each kv head; not for a layer."""
+        places = np.arange(self.kv_heads)[:, None] * self.group + np.arange(size)
+        return self._taken("H", np.arange(self.kv_heads), places.ravel())
+
     def _taken(self, axis: str, index: np.ndarray, places: np.ndarray, **changes: Any) -> Self:
         """Return parts along an axis: ``index`` picks from k and v, ``places`` from tensors with the axis of queries or
         heads.

@@ -209,6 +209,13 @@ def _of_lengths(subject: Subject, problem: Problem, remedies: Remedies) -> Itera
             "lengths",
         )
     if problem.group > 1 and subject.supports("gqa"):
+        fewer = 2 ** (problem.group.bit_length() - 1)
+        if fewer != problem.group and limits.group_sizes is None:
+            yield Within(
+                "with a power of 2 of query heads for each kv head: if the kernel needs that, "
+                f"{remedies.limit('group_sizes', '(1, 2, 4, 8, 16)')}",
+                (lambda: problem.of_groups(fewer),),
+            )
         own = np.arange(problem.query_heads) // problem.group
         yield Within(
             f"with as many kv heads as query heads: if the kernel needs that, {remedies.without('gqa')}",

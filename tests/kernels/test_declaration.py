@@ -149,6 +149,15 @@ REFUSED = {
         {"query_heads": (8,), "kv_heads": (2,)},
         "no number of query_heads=(8,) is one of kv_heads=(2,), so that every problem uses gqa; declare gqa too",
     ),
+    "group sizes": ({"group_sizes": (0, 1)}, "group_sizes must be a tuple of numbers of at least 1, not (0, 1)"),
+    "group sizes without 1": (
+        {"group_sizes": (2, 4)},
+        "group_sizes=(2, 4) leaves 1 out, so that every problem uses gqa; declare gqa too",
+    ),
+    "query heads of no group": (
+        {"query_heads": (8,), "kv_heads": (2,), "group_sizes": (1, 2), "supports": ("gqa",)},
+        "none of query_heads=(8,) is a multiple of one of kv_heads=(2,), by one of group_sizes=(1, 2); change one of",
+    ),
     "tight buffers": (
         {"tight_buffers": True},
         "tight_buffers is about buffers of sequences, and a call as BHSD has none",

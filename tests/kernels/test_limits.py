@@ -40,6 +40,12 @@ REFUSALS = {
         "there must be a query and a key",
     ),
     "kv heads": (Limits(kv_heads=(1, 4)), {"query_heads": 4}, {"query_heads": 4, "kv_heads": 2}, "among (1, 4)"),
+    "groups": (
+        Limits(group_sizes=(1, 4)),
+        {"query_heads": 8, "kv_heads": 2},
+        {"query_heads": 6, "kv_heads": 2},
+        "the number of query heads for each kv head must be among (1, 4)",
+    ),
     "Q": (Limits(multiples={"Q": 4}), {"query_length": 8}, {"query_length": 6}, "length of Q must be a multiple of 4"),
     "K": (Limits(multiples={"K": 4}), {"key_length": 0}, {"key_length": 6}, "length of K must be a multiple of 4"),
     "decoding": (Limits(query_lengths=(1,)), {}, {"query_length": 2}, "the number of queries must be among (1,)"),
@@ -115,6 +121,10 @@ def test_numbers_combine_and_pairs_stay_together():
         (Limits(query_heads=(6,)), (4, 2), (6, 2)),
         (Limits(query_heads=(6,)), (4, 4), (6, 6)),
         (Limits(query_heads=(1,)), (4, 2), (1, 1)),
+        (Limits(group_sizes=(1, 2, 8)), (28, 4), (32, 4)),
+        (Limits(group_sizes=(1, 2, 8)), (3, 3), (3, 3)),
+        (Limits(group_sizes=(2, 8)), (3, 3), (6, 3)),
+        (Limits(query_heads=(4, 32), group_sizes=(1, 8)), (28, 7), (32, 4)),
     ],
 )
 def test_heads_are_the_nearest_numbers_that_a_kernel_takes(limits, drawn, given):
@@ -123,7 +133,8 @@ def test_heads_are_the_nearest_numbers_that_a_kernel_takes(limits, drawn, given)
 
 def test_every_problem_has_groups_if_no_number_of_heads_is_one_of_kv_heads():
     assert Limits(query_heads=(32,), kv_heads=(8,)).needed == ("gqa",)
-    assert Limits(query_heads=(8, 32), kv_heads=(8,)).needed == Limits(query_heads=(8,)).needed == ()
+    assert Limits(group_sizes=(2, 4)).needed == Limits(query_heads=(8,), group_sizes=(2,)).needed == ("gqa",)
+    assert Limits(query_heads=(8, 32), kv_heads=(8,)).needed == Limits(group_sizes=(1, 4)).needed == Limits(query_heads=(8,)).needed == ()
 
 
 def test_a_kernel_is_never_called_with_what_it_does_not_take():

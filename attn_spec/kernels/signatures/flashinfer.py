@@ -225,8 +225,12 @@ FLASHINFER_DECODE = Signature(
     conventions={"causal_alignment": "bottom_right", "lse_base": "2"},
     option_dtypes=_FLOATS,
     lacks=_ONE_NUMBER,
-    limits=Limits(least_keys=1),
+    limits=Limits(group_sizes=(1, 2, 3, 4, 6, 8, 16), least_keys=1),
     facts=(
+        Fact(
+            says="a kv head has 1, 2, 3, 4, 6, 8 or 16 query heads; any other number raises",
+            source="flashinfer-python 0.7.4, include/flashinfer/utils.cuh, DISPATCH_GQA_GROUP_SIZE",
+        ),
         replace(_LSE, source=f"{_WRAPPERS}/decode.py, BatchDecodeWithPagedKVCacheWrapper.run"),
         *_SCALES,
         _PAGES,
@@ -277,9 +281,13 @@ FLASHINFER_PREFILL = Signature(
     conventions={"causal_alignment": "bottom_right", "lse_base": "2"},
     option_dtypes=_FLOATS,
     lacks=_ONE_NUMBER,
-    limits=Limits(beside={"window": ("causal",)}, keys_reach_queries=True, least_keys=1),
+    limits=Limits(beside={"window": ("causal",)}, keys_reach_queries=True, least_keys=1, tight_buffers=True),
     swapped={"lse": (0, 1)},
     facts=(
+        Fact(
+            says="q has the tokens of the sequences and no other",
+            source=f"{_WRAPPERS}/prefill.py, run: q.shape[0] does not match qo_indptr[-1]",
+        ),
         _LSE,
         *_SCALES,
         _LEFT,

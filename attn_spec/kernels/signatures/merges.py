@@ -30,14 +30,21 @@ def _log_sum_exp() -> Argument:
     )
 
 
-def _of_equal_strides(name: str, own: str) -> Argument:
-    """Return the parameter of an output of a state, whose heads must be as far apart as those of the other state."""
+def _beside_one_another(name: str, own: str) -> Argument:
+    """Return the parameter of an output of a state, which is copied unless its heads lie where the function reads."""
 
     def spell(given: Given) -> Any:
-        is_equal = given["v_a"].stride(1) == given["v_b"].stride(1)
-        return given[own] if is_equal else given[own].new_empty(tuple(given[own].shape)).copy_(given[own])
+        x = given[own]
+        is_read = _are_heads_in_a_row(x) and given["v_a"].stride(1) == given["v_b"].stride(1)
+        return x if is_read else x.new_empty(tuple(x.shape)).copy_(x)
 
     return replace(tensor(name, own), spell=spell)
+
+
+def _are_heads_in_a_row(x: Any) -> bool:
+    """Return whether heads of a tensor [tokens, heads, dimension] are equally far apart, from one token to the next."""
+    tokens, heads, _ = x.shape
+    return x.stride(2) == 1 and (tokens <= 1 or x.stride(0) == heads * x.stride(1))
 
 
 VLLM_MERGE = Signature(
@@ -47,9 +54,9 @@ VLLM_MERGE = Signature(
     dtypes=("float32", "float16", "bfloat16"),
     arguments=(
         idle("output", REQUIRED, value=_output),
-        _of_equal_strides("prefix_output", "v_a"),
+        _beside_one_another("prefix_output", "v_a"),
         tensor("prefix_lse", "s_a"),
-        _of_equal_strides("suffix_output", "v_b"),
+        _beside_one_another("suffix_output", "v_b"),
         tensor("suffix_lse", "s_b"),
         _log_sum_exp(),
         fixed("prefill_tokens_with_context", None),
@@ -75,8 +82,10 @@ VLLM_MERGE = Signature(
             source=f"{_VLLM}, _merge_attn_states_torch: suffix_output * suffix_scale",
         ),
         Fact(
-            says="heads of both outputs must be equally far apart, so that a call copies outputs whose heads are not",
-            source=f"{_VLLM}, merge_attn_states: assert prefix_output.stride(1) == suffix_output.stride(1)",
+            says="heads of both outputs must be equally far apart, from the last one of a token to the first of the next "
+            "too, so that a call copies outputs whose heads are not",
+            source="vllm 0.33.0, vllm/v1/attention/ops/triton_merge_attn_states.py, merge_attn_states_kernel: "
+            "token_idx * num_heads * prefix_head_stride",
         ),
         Fact(
             says="results are written into output and output_lse, and nothing is returned",

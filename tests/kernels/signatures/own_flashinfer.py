@@ -48,10 +48,10 @@ class Decode:
         sm_scale=None,
         q_len_per_req=1,
     ):
-        assert num_qo_heads % num_kv_heads == 0
+        assert num_qo_heads in {size * num_kv_heads for size in (1, 2, 3, 4, 6, 8, 16)}
         self.lies = indptr, indices, keys_of(indptr, last_page_len, page_size)
         window = (None if window_left == -1 else window_left, None)
-        self.masking = {"scale": sm_scale or head_dim**-0.5, "window": window, "softcap": logits_soft_cap or 0.0}
+        self.masking = {"scale": head_dim**-0.5 if sm_scale is None else sm_scale, "window": window, "softcap": logits_soft_cap or 0.0}
         self.dtypes = q_data_type, kv_data_type
 
     def run(
@@ -126,6 +126,7 @@ class Prefill:
         enable_pdl=None,
         sinks=None,
     ):
+        assert q.shape[0] == self.lies[0][-1].stop
         found = over_pages(q, paged_kv_cache, *self.lies, **scaled(self.masking, q, q_scale, k_scale))
         return found if return_lse else found[0]
 

@@ -13,6 +13,11 @@ def merged(v, s):
     return (weights[..., None] * v.double()).sum(0), lse
 
 
+def as_read(x):
+    """Return an output [T, H, D] as vLLM's kernel reads it: tokens are as many head strides apart as there are heads."""
+    return x.as_strided(x.shape, (x.shape[1] * x.stride(1), x.stride(1), 1))
+
+
 def merge_attn_states(
     output,
     prefix_output,
@@ -23,7 +28,8 @@ def merge_attn_states(
     prefill_tokens_with_context=None,
     output_scale=None,
 ):
-    out, lse = merged(torch.stack([prefix_output, suffix_output]), torch.stack([prefix_lse.T, suffix_lse.T]))
+    states = torch.stack([as_read(prefix_output), as_read(suffix_output)])
+    out, lse = merged(states, torch.stack([prefix_lse.T, suffix_lse.T]))
     output.copy_(out)
     if output_lse is not None:
         output_lse.copy_(lse.T)

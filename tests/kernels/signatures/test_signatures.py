@@ -118,6 +118,13 @@ def test_a_function_is_right_by_its_signature_alone(name, examples):
         assert verdict(made, asked, 3 if name in SLOW else examples) == ("held", "")
 
 
+def test_outputs_of_states_are_copied_unless_their_heads_are_in_a_row():
+    """vLLM's kernel finds a token by the stride of the heads, and so does this function."""
+    made = declared("vllm_merge", own_merges.merge_attn_states)
+
+    assert verdict(made, "independence.the_layout_in_memory_has_no_influence") == ("held", "")
+
+
 @pytest.mark.parametrize("name", ["cudnn", "cudnn_varlen"])
 def test_a_window_without_sides_moves_no_corner(name):
     """cuDNN refuses causal_bottom_right in calls that have no diagonal, and so does this function."""
