@@ -134,7 +134,12 @@ def test_heads_are_the_nearest_numbers_that_a_kernel_takes(limits, drawn, given)
 def test_every_problem_has_groups_if_no_number_of_heads_is_one_of_kv_heads():
     assert Limits(query_heads=(32,), kv_heads=(8,)).needed == ("gqa",)
     assert Limits(group_sizes=(2, 4)).needed == Limits(query_heads=(8,), group_sizes=(2,)).needed == ("gqa",)
-    assert Limits(query_heads=(8, 32), kv_heads=(8,)).needed == Limits(group_sizes=(1, 4)).needed == Limits(query_heads=(8,)).needed == ()
+    assert (
+        Limits(query_heads=(8, 32), kv_heads=(8,)).needed
+        == Limits(group_sizes=(1, 4)).needed
+        == Limits(query_heads=(8,)).needed
+        == ()
+    )
 
 
 def test_a_kernel_is_never_called_with_what_it_does_not_take():

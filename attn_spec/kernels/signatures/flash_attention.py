@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.signatures.arguments import (
     asks_lse,
     by_sequence,
@@ -37,9 +38,23 @@ def _facts(interface: str, lse: str, empty: str, where_empty: str) -> tuple[Fact
     )
 
 
+def _unscaled(source: str) -> Fact:
+    return Fact(
+        says="the largest score is found before the scale multiplies it, so that the scale must be above 0",
+        source=f"flash-attention@0251105, {source}",
+    )
+
+
+#: Limits of all versions: a maximum of unscaled scores.
+OF_POSITIVE_SCALE = Limits(positive_scale=True)
+UNSCALED_2 = _unscaled("csrc/flash_attn/src/softmax.h, scale_apply_exp2")
+UNSCALED_3 = _unscaled("hopper/softmax.h, scale_apply_exp2")
+_UNSCALED_4 = _unscaled("flash_attn/cute/softmax.py, Softmax.online_softmax")
+
 _OF_2: dict[str, Any] = {
     "framework": "torch",
     "dtypes": _HALVES,
+    "limits": OF_POSITIVE_SCALE,
     "option_dtypes": {"alibi_slopes": "float32"},
     "conventions": {"causal_alignment": "bottom_right", "empty_row": "zero", "empty_lse": "+inf"},
     "source": _2,
@@ -60,20 +75,21 @@ FLASH_ATTN = Signature(
     function="flash_attn.flash_attn_func",
     presentation="BSHD",
     arguments=(*_QKV, *_REST_2),
-    facts=_facts(f"{_2}, docstring of flash_attn_func", "[B, Hq, Sq]", "+inf", _EMPTY_2),
+    facts=(*_facts(f"{_2}, docstring of flash_attn_func", "[B, Hq, Sq]", "+inf", _EMPTY_2), UNSCALED_2),
     **_OF_2,
 )
 FLASH_ATTN_VARLEN = Signature(
     function="flash_attn.flash_attn_varlen_func",
     presentation="THD",
     arguments=(*_QKV, *_PLACES, *_REST_2, fixed("block_table", None)),
-    facts=_facts(f"{_2}, docstring of flash_attn_varlen_func", "[Hq, Tq]", "+inf", _EMPTY_2),
+    facts=(*_facts(f"{_2}, docstring of flash_attn_varlen_func", "[Hq, Tq]", "+inf", _EMPTY_2), UNSCALED_2),
     **_OF_2,
 )
 
 _OF_3: dict[str, Any] = {
     "framework": "torch",
     "dtypes": _HALVES,
+    "limits": OF_POSITIVE_SCALE,
     "conventions": {"causal_alignment": "bottom_right", "empty_row": "zero", "empty_lse": "-inf"},
     "source": _3,
 }
@@ -112,14 +128,14 @@ FLASH_ATTN_3 = Signature(
     function="flash_attn_interface.flash_attn_func",
     presentation="BSHD",
     arguments=(*_QKV, *_rest_3()),
-    facts=_facts(f"{_3}, docstring of flash_attn_func", "[B, Hq, Sq]", "-inf", _EMPTY_3),
+    facts=(*_facts(f"{_3}, docstring of flash_attn_func", "[B, Hq, Sq]", "-inf", _EMPTY_3), UNSCALED_3),
     **_OF_3,
 )
 FLASH_ATTN_3_VARLEN = Signature(
     function="flash_attn_interface.flash_attn_varlen_func",
     presentation="THD",
     arguments=(*_QKV, *_PLACES, fixed("seqused_q", None), fixed("seqused_k", None), *_rest_3()),
-    facts=_facts(f"{_3}, docstring of flash_attn_func", "[Hq, Tq]", "-inf", _EMPTY_3),
+    facts=(*_facts(f"{_3}, docstring of flash_attn_func", "[Hq, Tq]", "-inf", _EMPTY_3), UNSCALED_3),
     **_OF_3,
 )
 FLASH_ATTN_3_FP8 = replace(
@@ -138,6 +154,7 @@ FLASH_ATTN_3_VARLEN_FP8 = replace(
 _OF_4: dict[str, Any] = {
     "framework": "torch",
     "dtypes": _HALVES,
+    "limits": OF_POSITIVE_SCALE,
     "conventions": {"causal_alignment": "bottom_right", "empty_row": "zero", "empty_lse": "-inf"},
     "source": _4,
 }
@@ -171,7 +188,7 @@ FA4 = Signature(
         fixed("block_sparse_tensors_bwd", None),
         asks_lse("return_lse"),
     ),
-    facts=(*_facts(f"{_4}, flash_attn_func", "[B, Hq, Sq]", "-inf", _EMPTY_4), _SINK_4),
+    facts=(*_facts(f"{_4}, flash_attn_func", "[B, Hq, Sq]", "-inf", _EMPTY_4), _UNSCALED_4, _SINK_4),
     **_OF_4,
 )
 FA4_VARLEN = Signature(
@@ -195,6 +212,6 @@ FA4_VARLEN = Signature(
         idle("seqlen_k_per_split"),
         idle("disable_scheduler_metadata", False),
     ),
-    facts=(*_facts(f"{_4}, flash_attn_varlen_func", "[Hq, Tq]", "-inf", _EMPTY_4), _SINK_4),
+    facts=(*_facts(f"{_4}, flash_attn_varlen_func", "[Hq, Tq]", "-inf", _EMPTY_4), _UNSCALED_4, _SINK_4),
     **_OF_4,
 )

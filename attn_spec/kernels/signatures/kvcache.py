@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.signatures.arguments import (
     asks_lse,
     by_sequence,
@@ -18,7 +18,13 @@ from attn_spec.kernels.signatures.arguments import (
     tensor,
     window,
 )
-from attn_spec.kernels.signatures.flash_attention import DESCALED_3, OF_EIGHT_BITS
+from attn_spec.kernels.signatures.flash_attention import (
+    DESCALED_3,
+    OF_EIGHT_BITS,
+    OF_POSITIVE_SCALE,
+    UNSCALED_2,
+    UNSCALED_3,
+)
 from attn_spec.kernels.signatures.signature import Argument, Fact, Signature, SignatureError
 from attn_spec.problem.options import FACTORS
 
@@ -136,11 +142,12 @@ def _of_2(presentation: str, of: str, **limits: Any) -> Signature:
         ),
         facts=(
             *_facts(_2, "+inf", "flash-attention@0251105, csrc/flash_attn/src/softmax.h, normalize_softmax_lse"),
+            UNSCALED_2,
             *((_PAGES_2, _NO_LEFTPAD) if of == "paged" else ()),
         ),
         source=_2,
         opened=_without_tables,
-        limits=Limits(beside={"rotary": _ALIGNED}, **limits),
+        limits=replace(OF_POSITIVE_SCALE, beside={"rotary": _ALIGNED}, **limits),
     )
 
 
@@ -176,11 +183,12 @@ def _of_3(presentation: str, of: str, *, eight_bits: bool = False) -> Signature:
         ),
         facts=(
             *_facts(_3, "-inf", "flash-attention@0251105, hopper/softmax.h, finalize"),
+            UNSCALED_3,
             *((DESCALED_3,) if eight_bits else ()),
         ),
         source=_3,
         opened=_without_tables,
-        limits=Limits(beside={"rotary": _ALIGNED}),
+        limits=replace(OF_POSITIVE_SCALE, beside={"rotary": _ALIGNED}),
         **own,
     )
 

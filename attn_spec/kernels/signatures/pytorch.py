@@ -17,6 +17,7 @@ from attn_spec.kernels.signatures.arguments import (
     where,
     window,
 )
+from attn_spec.kernels.signatures.flash_attention import OF_POSITIVE_SCALE, UNSCALED_2
 from attn_spec.kernels.signatures.signature import Argument, Fact, Given, Signature, SignatureError
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -85,7 +86,9 @@ TORCH_VARLEN = Signature(
         idle("num_splits"),
     ),
     conventions={"causal_alignment": "bottom_right", "empty_lse": "+inf"},
+    limits=OF_POSITIVE_SCALE,
     facts=(
+        UNSCALED_2,
         Fact(says="window_size (-1, 0) is causal", source="torch 2.13, docstring"),
         Fact(
             says="the diagonal ends in the bottom right corner, and the log-sum-exp of no key is +inf, as in "

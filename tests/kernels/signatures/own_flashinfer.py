@@ -51,7 +51,11 @@ class Decode:
         assert num_qo_heads in {size * num_kv_heads for size in (1, 2, 3, 4, 6, 8, 16)}
         self.lies = indptr, indices, keys_of(indptr, last_page_len, page_size)
         window = (None if window_left == -1 else window_left, None)
-        self.masking = {"scale": head_dim**-0.5 if sm_scale is None else sm_scale, "window": window, "softcap": logits_soft_cap or 0.0}
+        self.masking = {
+            "scale": head_dim**-0.5 if sm_scale is None else sm_scale,
+            "window": window,
+            "softcap": logits_soft_cap or 0.0,
+        }
         self.dtypes = q_data_type, kv_data_type
 
     def run(
