@@ -22,8 +22,13 @@ def with_article(noun: str) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return the type of an error, and the first line of its message."""
-    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    """Return the type of an error, and the first line of its message; the last one too if the first ends in a colon.
+
+    Triton's errors of compilation begin with "at 369:31:", show lines of the kernel, and end with the reason.
+    """
+    first, *others = f"{type(error).__name__}: {error}".strip().splitlines()
+    told = [line.strip() for line in others if any(x.isalnum() for x in line)]
+    return f"{first} {told[-1]}" if told and first.endswith(":") else first
 
 
 def text(error: BaseException) -> str:

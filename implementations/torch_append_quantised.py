@@ -65,6 +65,7 @@ def quantised(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     option_dtypes=dict.fromkeys(SCALE_CACHES, "float32"),
     conventions=DECLARED["conventions"],
     presentation="append_paged",
+    devices=("cpu",),  # on a GPU PyTorch divides by a number as it multiplies by the reciprocal
     slowness=8.0,  # sequences are taken one after the other, in Python
 )
 def per_token_head(

@@ -18,6 +18,19 @@ def test_the_place_is_the_last_one_inside_attn_spec():
     assert "nearest_names.py:" in faults.text(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("two\nlines", "ValueError: two"),
+        ("at 3:9:\n    x = dot(a, b)\n        ^\nK must be 16 or more", "ValueError: at 3:9: K must be 16 or more"),
+        ("at 3:9:\n    ^", "ValueError: at 3:9:"),
+        ("", "ValueError:"),
+    ],
+)
+def test_an_error_is_told_in_one_line(message, told):
+    assert faults.in_one_line(ValueError(message)) == told
+
+
 def test_faults_go_where_the_package_says():
     assert faults._where(["Source, https://a.example", "Issues, https://b.example/new"]) == "at https://b.example/new"
     assert faults._where([]) == "to the maintainers, with the command"

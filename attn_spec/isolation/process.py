@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -32,6 +33,8 @@ OF_A_CRASH = "Fatal Python error: "
 CALLS = ("call", "pull")
 #: Largest number of printed bytes that are kept, and number of last bytes that an error message is taken from.
 MOST_PRINTED, LAST_WORDS = 2**20, 2**16
+#: Beginning of a line that names an error, and number of last lines among which such a line is looked for.
+_ERROR, NEAR = re.compile(r"[\w.]*(Error|Exception)\b"), 6
 
 
 class DiedError(Exception):
@@ -161,11 +164,15 @@ class _Running:
         return f"the kernel ended the process (exit code {code}){said}"
 
     def _last_words(self) -> str:
-        """Return the last line that was printed before a crash, at most 200 printable characters; or ""."""
+        """Return the last line that was printed before a crash, or a line near it that names an error; or "".
+
+        It has at most 200 printable characters. Errors of CUDA end with lines on what to do next.
+        """
         size = os.fstat(self.printed.fileno()).st_size
         text = os.pread(self.printed.fileno(), LAST_WORDS, max(size - LAST_WORDS, 0)).decode(errors="replace")
         told = [line.strip() for line in text.partition(OF_A_CRASH)[0].splitlines() if line.strip()]
-        return "".join(x if x.isprintable() else "?" for x in told[-1])[:200] if told else ""
+        words = [line for line in told[-NEAR:] if _ERROR.match(line)] or told
+        return "".join(x if x.isprintable() else "?" for x in words[-1])[:200] if words else ""
 
     def end(self) -> None:
         """End the process, and remove its folder and output."""

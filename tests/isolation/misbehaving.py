@@ -78,6 +78,14 @@ def crash_of_many_modules(*_):
     os._exit(7)
 
 
+def crash_with_advice(*_):
+    sys.stderr.write(
+        "torch.AcceleratorError: CUDA error: no table\nSearch for it on the web.\nCompile with assertions.\n"
+    )
+    sys.stderr.flush()
+    os._exit(7)
+
+
 def crash(*_):
     ctypes.string_at(0)
 
@@ -129,7 +137,10 @@ def cut(q, k, v):
 
 WAYS = dict(
     enumerate(
-        (leave, end, crash, spin, talk, fork, cut, greedy, unreadable, no_tensor, drown, later, crash_of_many_modules),
+        (
+            *(leave, end, crash, spin, talk, fork, cut, greedy, unreadable, no_tensor, drown, later),
+            *(crash_of_many_modules, crash_with_advice),
+        ),
         start=11,
     )
 )

@@ -42,6 +42,7 @@ DEATHS = {
     19: "the kernel's process broke the channel|the kernel crashed the process|the kernel ended the process",
     20: "out is a dict; it must be a ndarray",
     23: r"the kernel ended the process \(exit code 7\); its last words: the table is too small$",
+    24: r"the kernel ended the process \(exit code 7\); its last words: torch.AcceleratorError: CUDA error: no table$",
     21: r"the kernel crashed the process \(SIGKILL\)",
 }
 

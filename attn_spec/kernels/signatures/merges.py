@@ -82,8 +82,8 @@ VLLM_MERGE = Signature(
             source=f"{_VLLM}, _merge_attn_states_torch: suffix_output * suffix_scale",
         ),
         Fact(
-            says="heads of both outputs must be equally far apart, from one token to the next too, so that a call copies "
-            "outputs whose heads are not",
+            says="heads of both outputs must be equally far apart, from one token to the next too, so that others are "
+            "copied",
             source="vllm 0.33.0, vllm/v1/attention/ops/triton_merge_attn_states.py, merge_attn_states_kernel: "
             "token_idx * num_heads * prefix_head_stride",
         ),

@@ -14,7 +14,7 @@ def merged(v, s):
 
 
 def as_read(x):
-    """Return an output [T, H, D] as vLLM's kernel reads it: tokens are as many head strides apart as there are heads."""
+    """Return an output [T, H, D] as vLLM's kernel reads it: tokens are one stride of heads for each head apart."""
     return x.as_strided(x.shape, (x.shape[1] * x.stride(1), x.stride(1), 1))
 
 
