@@ -33,16 +33,21 @@ class Handed:
     def __init__(self) -> None:
         self._made: list[Made] = []
         self._places: dict[int, Made] = {}
+        #: True if a tensor of the last call has elements far apart, and so gigabytes of a device's memory.
+        self._has_vast = False
 
     def tensors(self, own: Framework, device: str, every: list[Header], blobs: list[np.ndarray]) -> list[Any]:
         """Make the tensors of a call, in the buffers of the call before if places and kinds are equal.
 
-        Raises ``MemoryError``, and :class:`NotTaken` if the system has no memory for a tensor whose elements are far
-        apart.
+        Memory of tensors whose elements are far apart goes back to the system, since other processes share a device.
+        Raises ``MemoryError``, and :class:`NotTaken` if the system has no memory for such a tensor.
         """
         used = {described["place"] for described in every}
         self._places = {place: made for place, made in self._places.items() if place in used}
         self._made = []
+        if self._has_vast:
+            own.release()
+        self._has_vast = any("apart" in described for described in every)
         for described, blob in zip(every, blobs, strict=True):
             made = self._one(own, device, described, array_of(blob, described["dtype"]))
             self._places[described["place"]] = made

@@ -78,8 +78,11 @@ class Placement:
         return among[self.one_of(problem, len(among), about)]
 
     def stated_longest(self, problem: Problem, side: str) -> int:
-        """Return the largest length as a call states it: exact, or the axis of the problem, or a multiple of 128."""
-        exact, axis = int(used(problem, side).max(initial=0)), problem.lengths[{"q": "Q", "k": "K"}[side]]
+        """Return the largest length as a call states it: exact, or the axis of the problem, or a multiple of 128.
+
+        It is at least 1: kernels launch a grid for as many rows, and CUDA launches no empty grid.
+        """
+        exact, axis = int(used(problem, side).max(initial=1)), max(problem.lengths[{"q": "Q", "k": "K"}[side]], 1)
         stated = {"exact": exact, "axis": axis, "rounded_up": -(-axis // 128) * 128}
         return stated[self.choice(problem, self.longest, f"longest {side}")]
 

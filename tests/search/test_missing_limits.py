@@ -100,8 +100,10 @@ REFUSALS = {
         lambda q, k, v, used: q.shape[1] // k.shape[1] not in {1, 2, 4, 8},
         {"query_heads": 10, "kv_heads": 2},
         [
-            "with a power of 2 of query heads for each kv head: if the kernel needs that, "
-            "declare group_sizes=(1, 2, 4, 8, 16)",
+            (
+                "with a power of 2 of query heads for each kv head: if the kernel needs that, "
+                "declare group_sizes=(1, 2, 4, 8, 16)"
+            ),
             "with as many kv heads as query heads: if the kernel needs that, take 'gqa' out of supports",
         ],
     ),

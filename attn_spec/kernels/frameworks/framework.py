@@ -101,6 +101,9 @@ class Framework(ABC):
         """Return a tensor that a call was given to write into, as one that the call returned."""
         return tensor
 
+    def release(self) -> None:
+        """Give memory of devices that the framework keeps for later tensors back to the system."""
+
     def missing(self, device: str) -> str:
         """Return why nothing can run on ``device``; an empty text if it can be used."""
         return "" if device == "cpu" else f"{self.name} has no device {device}; choose device cpu"

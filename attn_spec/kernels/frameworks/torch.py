@@ -97,6 +97,11 @@ return returned, [x.grad for x in inputs]"""
 
             torch.cuda.synchronize(device)
 
+    def release(self) -> None:
+        import torch
+
+        torch.cuda.empty_cache()
+
     def lost(self, device: str) -> bool:
         try:
             self.wait(device, None)
