@@ -101,7 +101,7 @@ class Framework(ABC):
         """Return a tensor that a call was given to write into, as one that the call returned."""
         return tensor
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027 -- most frameworks keep none
         """Give memory of devices that the framework keeps for later tensors back to the system."""
 
     def missing(self, device: str) -> str:

@@ -127,6 +127,10 @@ def _unified(quantized: int, means: str, *facts: Fact, **more: Any) -> Signature
                 source="vllm 0.33.0, unified_attention: head_size = q.shape[2]",
             ),
             Fact(
+                says="heads have 32 columns or more, and pages a multiple of 16 keys",
+                source="vllm 0.33.0, v1/attention/backends/triton_attn.py: supports_head_size, supports_block_size",
+            ),
+            Fact(
                 says="the output is written into out, and nothing is returned",
                 source="vllm 0.33.0, unified_attention",
             ),
@@ -143,7 +147,12 @@ def _unified(quantized: int, means: str, *facts: Fact, **more: Any) -> Signature
 
 
 def _limits(*always: str) -> Limits:
-    return Limits(always=("causal", *always), keys_reach_queries=True)
+    return Limits(
+        head_dims=tuple(range(32, 257)),
+        page_sizes=(16, 32, 48, 64, 128),
+        always=("causal", *always),
+        keys_reach_queries=True,
+    )
 
 
 #: Values of kv_quant_mode.
@@ -188,6 +197,13 @@ VLLM_UNIFIED_SCALE_CACHES = _unified(
     **_OF_EIGHT_BITS,
 )
 
+#: Head dimensions of products in Triton, which has none of fewer than 16 columns on a GPU.
+_PRODUCT_DIMS = tuple(range(16, 257))
+_OF_PRODUCTS = Fact(
+    says="heads have 16 columns or more, or a call with groups of query heads raises",
+    source="Triton 3.6, tl.dot on CUDA: Input shapes should have K >= 16",
+)
+
 SGLANG_DECODE = Signature(
     function="sglang.kernels.ops.attention.decode_attention.decode_attention_fwd",
     framework="torch",
@@ -222,7 +238,7 @@ SGLANG_DECODE = Signature(
         idle("uneven_batch"),
     ),
     conventions={"causal_alignment": "bottom_right", "unused": "unread"},
-    limits=Limits(least_keys=1),
+    limits=Limits(head_dims=_PRODUCT_DIMS, least_keys=1),
     option_dtypes={"k_descale": "float32", "v_descale": "float32"},
     lacks=frozenset({"descale_by_head", "descale_by_key"}),
     index_dtypes={"kv_indices": "int64"},
@@ -232,6 +248,7 @@ SGLANG_DECODE = Signature(
             says="kv_indices is int64, since a slot times a stride may need more than 31 bits",
             source="sglang 0.5.23, triton_backend.py: kv_indices = torch.empty(seq_lens_sum, dtype=torch.int64)",
         ),
+        _OF_PRODUCTS,
         Fact(says="the output is written into o, and nothing is returned", source="sglang 0.5.23, decode_attention.py"),
         Fact(
             says="v_scale multiplies the output in float32, before it is stored",
@@ -309,11 +326,12 @@ SGLANG_EXTEND = Signature(
         fixed("identity_kv_indices", False),
     ),
     conventions={"causal_alignment": "bottom_right", "unused": "unread"},
-    limits=Limits(positive_scale=True),
+    limits=Limits(head_dims=_PRODUCT_DIMS, positive_scale=True),
     index_dtypes={"kv_indices": "int64"},
     swapped={"lse": (0, 1)},
     answer=lambda result, passed: (passed["o_extend"], passed["lse_extend"]),
     facts=(
+        _OF_PRODUCTS,
         Fact(
             says="results are written into o_extend and lse_extend [tokens, heads], natural, and nothing is returned",
             source=f"{_EXTEND}, extend_attention_fwd",

@@ -23,7 +23,13 @@ from attn_spec.kernels.signatures.signature import REQUIRED, Argument, Fact, Giv
 _SOURCE = "flashinfer-python 0.7.4, flashinfer/decode.py, trtllm_batch_decode_with_kv_cache"
 
 
-def _caches(name: str = "kv_cache") -> Argument:
+def _caches(name: str = "kv_cache", *, alike: bool = False) -> Argument:
+    """Return the parameter of both caches; ``alike`` copies them unless they have equal strides."""
+
+    def spell(given: Given) -> Any:
+        k, v = given["k"], given["v"]
+        return (k, v) if not alike or k.stride() == v.stride() else (k.contiguous(), v.contiguous())
+
     def read(value: Any) -> Mapping[str, Any]:
         k, v = value if isinstance(value, tuple | list) else (value[:, 0], value[:, -1])
         return {"k": k, "v": v}
@@ -31,7 +37,7 @@ def _caches(name: str = "kv_cache") -> Argument:
     return Argument(
         name=name,
         says=("k", "v"),
-        spell=lambda given: (given["k"], given["v"]),
+        spell=spell,
         read=read,
         means="the caches of keys and of values, or both in one",
     )
@@ -158,15 +164,19 @@ _HEADS = (
 )
 _CAP = same("logits_soft_cap", "softcap", default=None, means="None is none")
 #: First parameters of the method run of a wrapper of pages.
-_RUN = (
-    tensor("q"),
-    _caches("paged_kv_cache"),
-    one_number("q_scale", "q_descale", None),
-    one_number("k_scale", "k_descale", None),
-    fixed("v_scale", None),
-    *(idle(name) for name in ("out", "lse")),
-    asks_lse("return_lse"),
-)
+
+
+def _run(*, alike: bool) -> tuple[Argument, ...]:
+    """Return the parameters that run has of both wrappers."""
+    return (
+        tensor("q"),
+        _caches("paged_kv_cache", alike=alike),
+        one_number("q_scale", "q_descale", None),
+        one_number("k_scale", "k_descale", None),
+        fixed("v_scale", None),
+        *(idle(name) for name in ("out", "lse")),
+        asks_lse("return_lse"),
+    )
 
 
 #: Dtypes of scales that are numbers of Python, and the abilities that no call with these has.
@@ -217,7 +227,7 @@ FLASHINFER_DECODE = Signature(
         ),
         *_of(
             "run",
-            *_RUN,
+            *_run(alike=True),
             idle("enable_pdl"),
             fixed("sinks", None),
         ),
@@ -230,6 +240,10 @@ FLASHINFER_DECODE = Signature(
         Fact(
             says="a kv head has 1, 2, 3, 4, 6, 8 or 16 query heads; any other number raises",
             source="flashinfer-python 0.7.4, include/flashinfer/utils.cuh, DISPATCH_GQA_GROUP_SIZE",
+        ),
+        Fact(
+            says="both caches have equal strides, so that a call copies others",
+            source="flashinfer-python 0.7.4, csrc/batch_decode.cu: K/V strides differ at dim",
         ),
         replace(_LSE, source=f"{_WRAPPERS}/decode.py, BatchDecodeWithPagedKVCacheWrapper.run"),
         *_SCALES,
@@ -271,7 +285,7 @@ FLASHINFER_PREFILL = Signature(
         ),
         *_of(
             "run",
-            *_RUN,
+            *_run(alike=False),
             fixed("lse_base", "log2"),
             fixed("lse_layout", "NH"),
             idle("enable_pdl"),

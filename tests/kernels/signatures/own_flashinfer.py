@@ -73,6 +73,7 @@ class Decode:
         sinks=None,
     ):
         assert (q.dtype, paged_kv_cache[0].dtype) == self.dtypes
+        assert paged_kv_cache[0].stride() == paged_kv_cache[1].stride()
         rows = [slice(b, b + 1) for b in range(len(q))]
         found = over_pages(q, paged_kv_cache, rows, *self.lies, **scaled(self.masking, q, q_scale, k_scale))
         return found if return_lse else found[0]
