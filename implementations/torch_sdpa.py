@@ -197,6 +197,9 @@ def efficient(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return run(SDPBackend.EFFICIENT_ATTENTION, *laid(q, k, v), **options)
 
 
+_LOW = "of 64 queries with scores below -20"
+
+
 @kernel(
     contract=Contract(log_error=8),
     supports=("scale", "causal", "backward"),
@@ -205,11 +208,11 @@ def efficient(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     largest=GRID,
     positive_scale=True,
     known_defects=tuple(
-        Defect(property=name, reason=f"cuDNN 9.19 gives NaN for dQ {where}")
-        for name, where in (
-            ("gradients.query_and_key_gradients_are_within_their_bounds", "of 64 queries with scores below -20"),
-            ("gradient_laws.a_constant_added_to_all_scores_changes_no_gradient", "of 64 queries with scores below -20"),
-            ("gradient_independence.the_layout_of_the_cotangent_has_no_influence", "of a dO with swapped axes"),
+        Defect(property=name, reason=f"cuDNN 9.19 gives NaN for dQ {where}", rare=rare)
+        for name, where, rare in (
+            ("gradients.query_and_key_gradients_are_within_their_bounds", _LOW, True),
+            ("gradient_laws.a_constant_added_to_all_scores_changes_no_gradient", _LOW, True),
+            ("gradient_independence.the_layout_of_the_cotangent_has_no_influence", "of a dO with swapped axes", False),
         )
     ),
     **CUDA,

@@ -53,6 +53,8 @@ class Defect:
     link: str = ""
     #: Kernel by the name that reports use; None in a kernel's own table.
     kernel: str | None = None
+    #: True if few problems show the defect, so that a search may miss it: a property that holds is no news then.
+    rare: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "needs", _options(self.needs))
@@ -62,6 +64,9 @@ class Defect:
                 continue
             if not isinstance(value, str) or not value.strip():
                 raise DefectError(f"a known defect needs a {name} that is a text, not {value!r}")
+
+        if not isinstance(self.rare, bool):
+            raise DefectError(f"rare of a known defect must be true or false, not {self.rare!r}")
 
         # ``problem.dtypes``, which reads them all, imports NumPy, and this file is imported by any run of pytest.
         if self.dtype is not None and {one.rpartition(":")[2] for one in self.dtype.split(",")} - set(INPUT_DTYPES):

@@ -147,13 +147,14 @@ def against(row: Row, known: Iterable[Defect]) -> Row:
     """Return the row in the light of known defects: a refutation that an entry covers becomes "known defect".
 
     An entry with ``needs`` covers a refutation that needs all of these options. A held property with an entry of its
-    own becomes "mended", which reports the entry; an entry with ``needs`` may be about other problems than those seen.
+    own becomes "mended", which reports the entry. It does not if the entry is rare, or has ``needs``, since it may be
+    about other problems than those seen.
     """
     expected = [defect for defect in known if defect.is_of(row.kernel, row.dtype, row.property)]
     covering = [defect for defect in expected if set(defect.needs) <= set(row.needed)]
     if covering and row.verdict in (Verdict.REFUTED, Verdict.SUSPECT):
         return replace(row, verdict=Verdict.KNOWN, message=f"{'; '.join(map(str, covering))}. {row.message}")
-    if row.verdict is Verdict.HELD and (own := [defect for defect in expected if not defect.needs]):
+    if row.verdict is Verdict.HELD and (own := [defect for defect in expected if not (defect.needs or defect.rare)]):
         told = "; ".join(map(str, own))
         why = f"no longer seen in {row.examples} problems; if it is mended, remove it from the table: {told}"
         return replace(row, verdict=Verdict.MENDED, message=why)

@@ -79,6 +79,13 @@ def test_a_known_defect_fails_nothing_while_it_lasts(before, after, message):
     assert found.message.startswith(message)
 
 
+@pytest.mark.parametrize("before", [Verdict.REFUTED, Verdict.HELD])
+def test_a_search_may_miss_a_rare_defect(before):
+    found = against(row(before), [Defect(property=PROPERTY_ID, reason="r", rare=True)])
+
+    assert found.verdict is (Verdict.KNOWN if before is Verdict.REFUTED else Verdict.HELD)
+
+
 def test_what_a_known_defect_makes_of_a_run():
     held = row(Verdict.HELD)
 
@@ -144,6 +151,7 @@ def test_a_table_of_pyproject_is_read(tmp_path):
             TABLE + '[[defect]]\nproperty = "p"\nreason = " "\n',
             r"defect 2: a known defect needs a reason",
         ),
+        (TABLE + 'rare = "yes"\n', "defect 1: rare of a known defect must be true or false, not 'yes'"),
         (
             TABLE + 'dtype = "fp16"\n',
             "defect 1: the dtype of a known defect must be one of .*, bfloat16, float8_e4m3fn, .*, not 'fp16'",
