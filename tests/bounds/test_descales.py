@@ -46,13 +46,14 @@ def descaled(seed, dtype="float32", regime="normal"):
     return recipe(seed, dtype, regime=regime, **drawn).problem()
 
 
+@pytest.mark.parametrize("stage", ["operands", "score_accumulation"])
 @pytest.mark.parametrize("scale", [1.0, 4.0, 0.5])
-def test_a_power_of_two_on_values_leaves_them_the_rounding_of_operands(scale):
+def test_a_power_of_two_on_values_leaves_them_the_roundings_of_products_and_operands(scale, stage):
     """One visible key gives its value times the scale, which tf32 rounds; nothing else is off."""
     v = np.full((1, 1, 1, 1), 1 + 2.0**-11 - 2.0**-40)
     problem = Problem(q=np.ones(v.shape), k=np.ones(v.shape), v=v, dtypes="float64")
     problem = problem.replace(v_descale=np.full(v.shape, scale))
-    contract = replace(FUSED, operands="tf32", value_descale_on="operands")
+    contract = replace(FUSED, value_descale_on="operands", **{stage: "tf32"})
     made = emulate("descaled", contract, supports=(*SUPPORTS, *FACTORS, *DESCALE_AXES), dtypes=("float64",))
     answer = Subject(made, "float64")(problem)
 

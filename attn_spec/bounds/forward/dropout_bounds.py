@@ -10,8 +10,8 @@ more, and what underflows on the way to dQ, dK or the gradient of a bias is mult
 
 A descale of values is such a factor. ``value_descale_on`` of a contract says what it multiplies. An underflow before
 that product is multiplied by the factor, and one behind it is not: the bound has the larger (``Intermediates.raised``).
-A descale that is a power of 2 changes no digit, but may make what it multiplies underflow. Values that are stored as
-operands behind it are rounded to the format of these all the same.
+A descale that is a power of 2 changes no digit, but may make what it multiplies underflow. Values that it multiplies
+are rounded to the format of products, and to that of operands, all the same.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def factor_underflow(forward: Intermediates, contract: ResolvedContract, *stages
     """Bound the loss to underflow of a product with a factor; 0 where it is not rounded, nor made smaller."""
     d = forward.problem.v_descale
     lost = max(contract.stage(stage).eta for stage in stages) if _of_dropout(forward, contract, *stages) else 0.0
-    if d is None or (_has_powers_of_2(d) and d.min(initial=1.0) >= 1 and not _stored_value(forward, contract).eta):
+    product, operand = _roundings_of_digits(forward, contract)
+    if d is None or (_has_powers_of_2(d) and d.min(initial=1.0) >= 1 and not (product.u or operand.eta)):
         return lost
     of_values = max(contract.stage(stage).eta for stage in (*stages, *_value_stages(contract)))
     if contract.value_descale_on == "operands":  # which are stored once more
@@ -83,27 +84,37 @@ def _of_descale(forward: Intermediates, contract: ResolvedContract, *stages: str
     """Return the roundings of a product with a descale of values, in the coarsest stage; powers of 2 are exact.
 
     The descale is loaded, and there is one product more than without it, of values, weights, outputs or constants.
-    Values that it has multiplied are stored as operands are, also where the product is exact.
+    Values that it has multiplied are rounded as products and stored as operands are, also where it is a power of 2.
     """
     d = forward.problem.v_descale
     of_scale = _of_block_scale(forward, contract)
     if d is None:
         return of_scale
-    exact, on_operands = _has_powers_of_2(d) and not of_scale, contract.value_descale_on == "operands"
-    store = (_stored_value(forward, contract) if exact else contract.stages.operands).u if on_operands else 0.0
-    stored = ((store, count("the store of a value that a descale multiplies", 1)),) if store else ()
-    if exact:
-        return (*stored, *of_scale)
+    if _has_powers_of_2(d) and not of_scale:
+        product, operand = _roundings_of_digits(forward, contract)
+        made = ((product.u, count("the product of a value and a power of 2", 1)),) if product.u else ()
+        return (*made, *_store(operand.u))
+    on_operands = contract.value_descale_on == "operands"
     further = ("score_accumulation",) if on_operands else _value_stages(contract)
     u = max(contract.stage(stage).u for stage in (*stages, *further))
+    stored = _store(contract.stages.operands.u) if on_operands else ()
     return ((u, count("a descale of values as it is loaded, and its product", 2)), *stored, *of_scale)
 
 
-def _stored_value(forward: Intermediates, contract: ResolvedContract) -> Rounding:
-    """Return the rounding of a value as an operand after a product that is exact; none if it is stored only once."""
+def _store(u: float) -> Factors:
+    """Return the rounding of a value that a descale has multiplied to the format of operands."""
+    return ((u, count("the store of a value that a descale multiplies", 1)),) if u else ()
+
+
+def _roundings_of_digits(forward: Intermediates, contract: ResolvedContract) -> tuple[Rounding, Rounding]:
+    """Return the roundings of a value that a power of 2 multiplies, as a product and as an operand: its digits are its
+    own until a narrower format holds them.
+    """
     if contract.value_descale_on != "operands":
-        return EXACT
-    return contract.stages.operands.of(FORMATS[forward.problem.dtype_of("v")])
+        return EXACT, EXACT
+    stages, own = contract.stages, FORMATS[forward.problem.dtype_of("v")]
+    product = stages.score_accumulation.of(own)
+    return product, stages.operands.of(stages.score_accumulation.format if product.u else own)
 
 
 def _of_block_scale(forward: Intermediates, contract: ResolvedContract) -> Factors:

@@ -25,6 +25,7 @@ def small_problem(
     queries: float = 2.0,
     value: float = 0.0,
     value_spread: float = 0.0,
+    value_format: str = NARROW,
     bias: bool = False,
     biases: float = 2.0,
     bias_format: str = NARROW,
@@ -34,7 +35,7 @@ def small_problem(
     dtype: str = "float64",
     **options: Any,
 ) -> Problem:
-    """Make a problem of few numbers of the format NARROW; the bias is of ``bias_format``, slopes are not rounded.
+    """Make a problem of few numbers of the format NARROW, but for the bias and a value; slopes are not rounded.
 
     ``sink`` is the sink of every query head.
     V is random, or ``value`` and ``value_spread`` times random. ``dropped`` is the p of dropout, which drops the second
@@ -47,7 +48,7 @@ def small_problem(
 
     q, k, v = drawn(1, Hq, Sq, D, size=queries), drawn(1, 1, n, D), drawn(1, 1, n, 2)
     if value:
-        v = bits.nearest(value + value_spread * v, NARROW)
+        v = bits.nearest(value + value_spread * v, value_format)
     added = drawn(1, 1, Sq, n, size=biases, form=bias_format) if bias else None
     if sink is not None:
         options["sinks"] = np.full((1, Hq, 1, 1), sink)

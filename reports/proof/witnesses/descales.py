@@ -29,6 +29,9 @@ DESCALES: dict[tuple[str, str, str], tuple[Strike, ...]] = {
     ("score_accumulation", "a descale of values on the operands", "output"): (
         "a descale of values as it is loaded, and its product",
     ),
+    ("score_accumulation", "a descale of values that is 4, on the operands", "output"): (
+        "the product of a value and a power of 2",
+    ),
     ("operands", "a descale of values on the operands", "output"): ("the store of a value that a descale multiplies",),
     ("operands", "a tiny value with a descale, on the operands", "output"): (
         "underflow of a product with a descale of values",

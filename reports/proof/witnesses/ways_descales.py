@@ -49,6 +49,11 @@ DESCALE_WAYS = (
         contract={"value_descale_on": "operands"},
     ),
     Way(
+        name="a descale of values that is 4, on the operands",
+        problem=_ALONE | {"value": 1.1, "value_format": "float64", "v_descale": _one(4.0)},
+        contract={"value_descale_on": "operands"},
+    ),
+    Way(
         name="a tiny value with a descale, on the operands",
         problem=_ALONE | {"value": 2.0**-10, "v_descale": _one(0.003)},
         contract=_KEPT | {"value_descale_on": "operands"},
