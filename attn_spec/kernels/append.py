@@ -225,7 +225,9 @@ class Append(Packed):
     def written(self, shape: Sequence[int], after: Mapping[str, Any], count: int) -> tuple[np.ndarray, ...]:
         """Return the index in a cache of this shape of the last ``count`` keys of each sequence."""
         buffer = self.keys.lies(self.keys.axes, shape)
-        return np.unravel_index(self.new_slots(buffer, after, count), buffer)
+        slots = self.new_slots(buffer, after, count)
+        # NumPy 2.3 and 2.4 find wrong places of more than 8,192 numbers, unless they have one axis.
+        return tuple(found.reshape(slots.shape) for found in np.unravel_index(slots.ravel(), buffer))
 
     def new_slots(self, buffer: tuple[int, ...], after: Mapping[str, Any], count: int) -> np.ndarray:
         """Return the slots of the last ``count`` keys of each sequence, integers [B, count]."""

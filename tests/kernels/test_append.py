@@ -154,6 +154,17 @@ def test_a_call_is_given_the_keys_before_the_new_ones_and_must_append_these(name
             assert (read[b, :, :e] == x[b, :, :e]).all()
 
 
+def test_one_new_key_of_many_sequences_is_appended_in_its_place(name):
+    """NumPy 2.3 and 2.4 unravel the places of more than 8,192 keys wrong, unless these have one axis."""
+    problem = Recipe(batch=8300, key_length=2, causal_alignment="bottom_right").problem()
+    handed = (shown := PRESENTATIONS[name]).handed(problem)
+    after = shown.promised(handed.tensors, handed.further, PRECISE.at("float32"), "float32")
+
+    for held, x in (("k", problem.k), ("v", problem.v)):
+        read = shown.read(held, after[f"{held}_cache"], **shown.after(handed.further, 1), k=after["k_cache"])
+        assert (read[:, :, :2] == x).all()
+
+
 def test_a_cache_of_rotated_keys_is_handed_over_and_the_new_keys_are_not_rotated(name):
     problem, shown = replace(RECIPE, rotary="interleaved", rotary_dim=4).problem(), PRESENTATIONS[name]
     handed = shown.handed(problem)
