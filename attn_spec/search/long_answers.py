@@ -60,8 +60,9 @@ def assert_rows_of_long_answer(
     ``quantities`` are "output" and "lse", by default all in the answer. If the contract leaves a choice, one choice has
     to explain them all.
     """
+    is_whole = sample is None or problem.query_length <= sample.rows
     judgement = judge_parts(
-        parts_of(replayed(problem, subject.contract), **answer),
+        parts_of(replayed(problem, subject.contract), together=is_whole, **answer),
         subject.contract,
         sample=sample,
         memory=long_problems.MEMORY // 2,
@@ -78,12 +79,12 @@ def assert_gradients_of_long_answer(
     dQ is judged at the rows of :func:`sample_of`, dK and dV at about KEYS keys.
     :class:`attn_spec.judgement.long.gradient_blocks.MemoryExceededError` is raised if they must be judged in one piece.
     """
-    keys = KeySample(_of_each(problem.batch * problem.kv_heads, KEYS))
-    parts = gradient_parts_of(problem, dO, dict(found))
+    keys, sample = KeySample(_of_each(problem.batch * problem.kv_heads, KEYS)), sample_of(problem)
+    is_whole = problem.query_length <= sample.rows and problem.key_length <= keys.keys
     judgement = judge_gradient_parts(
-        parts,
+        gradient_parts_of(problem, dO, dict(found), together=is_whole),
         subject.contract,
-        sample=sample_of(problem),
+        sample=sample,
         keys=keys,
         memory=long_problems.MEMORY // 2,
         conventions=subject.conventions,

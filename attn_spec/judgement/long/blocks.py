@@ -34,16 +34,22 @@ MEMORY = 2**28
 #: Number of rows that the theorems decide on before the judgement of a refuted answer ends.
 ENOUGH = 1024
 
-#: Answer at some rows, by name: "output" [1, 1, rows, Dv], "lse" [1, H, rows].
+#: Largest number of scores, or of columns of all rows, of heads that are judged together: the theorems take as long for
+#: one head of few.
+TOGETHER = 2**15
+#: Least number of kv heads that are judged together.
+MANY = 4
+
+#: Answer at some rows, by name: "output" [B, H, rows, Dv], "lse" [B, H, rows].
 Answer = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One head of a problem, [1, 1, ..], or one batch entry of a layer."""
+    """One head of a problem, [1, 1, ..], or one batch entry of a layer; or several heads whose rows are all there."""
 
     problem: Problem
-    #: Batch entry and head.
+    #: Batch entry and head, the first ones of several.
     at: tuple[int, int]
     #: Function from an index of rows to the answer at these rows.
     answer: Callable[[np.ndarray], Answer]
@@ -231,7 +237,7 @@ def _judged(parts: Iterator[Part], contract: ResolvedContract, sample: RowSample
         n = len(there)
         lse = None if part.lse is None else part.lse[:n]
         chosen = Sampled(there, n, n) if sample is None else sample.of(_first(part.problem, n), number, lse)
-        heads = 1 if part.problem.projects else part.problem.query_heads
+        heads = part.problem.batch * (1 if part.problem.projects else part.problem.query_heads)
         if how["conventions"].unused_rows == "zero" and len(behind):
             _add_unused(found, part, behind, how["conventions"], how["memory"])
         found.of += heads * n
@@ -240,7 +246,7 @@ def _judged(parts: Iterator[Part], contract: ResolvedContract, sample: RowSample
             if not (found.refuted and found.decided >= ENOUGH):
                 _add(found, part, block, **how)
                 found.rows += heads * len(block)
-        found.drawn += chosen.drawn
+        found.drawn += heads * chosen.drawn
         found.least_drawn = min(found.least_drawn, chosen.share_drawn)
     return found
 
@@ -292,7 +298,7 @@ def _add(
         judgement = judge(known, found.contract, **own, conventions=conventions)
         for tally in found.tallies.values():
             tally.add(judgement, part.at, rows[few])
-        found.decided += len(few)
+        found.decided += len(few) * (1 if part.problem.projects else part.problem.batch * part.problem.query_heads)
 
 
 def blocks_of(
@@ -306,15 +312,36 @@ def blocks_of(
         yield index[start : start + count]
 
 
-def parts_of(problem: Problem, **answer: np.ndarray) -> list[Part]:
+def parts_of(problem: Problem, *, together: bool = False, **answer: np.ndarray) -> list[Part]:
     """Return the parts of a problem and of its answer: "output" [B, Hq, Sq, Dv], "lse" [B, Hq, Sq].
 
-    Raises ValueError for another quantity.
+    With ``together``, for a judgement of all rows, heads of few scores are one part. Raises ValueError for another
+    quantity.
     """
     unknown = answer.keys() - {name for name, row in QUANTITIES.items() if row.made_by == "forward"}
     if unknown:
         raise ValueError(f"an answer may have output and lse, not {', '.join(sorted(unknown))}")
+    if together and (found := heads_together(problem)):
+        return [_several(problem, entries, groups, answer) for entries, groups in found]
     return [_part(problem, b, h, answer) for b in range(problem.batch) for h in _heads(problem)]
+
+
+def heads_together(problem: Problem) -> list[tuple[range, range]]:
+    """Return batch entries and kv heads that are judged together; none if single ones have scores enough.
+
+    Nor are those of a layer, or of a problem of which some rows are not there.
+    """
+    rows, keys = problem.group * problem.query_length, problem.key_length
+    width = max(problem.q.shape[3], problem.v.shape[3])
+    groups = TOGETHER // max(rows * keys, (rows + keys) * width, 1)
+    if problem.projects or groups < MANY or not problem.there.all():
+        return []
+    entries, batch, kv_heads = groups // max(problem.kv_heads, 1), range(problem.batch), range(problem.kv_heads)
+    return [
+        (batch[b : b + max(entries, 1)], kv_heads[g : g + groups])
+        for b in batch[:: max(entries, 1)]
+        for g in kv_heads[::groups]
+    ]
 
 
 def _heads(problem: Problem) -> range:
@@ -330,3 +357,11 @@ def _part(problem: Problem, b: int, h: int, answer: dict[str, np.ndarray]) -> Pa
     return Part(
         head, (b, h), lambda rows: {name: x[b : b + 1, h : h + 1][:, :, rows] for name, x in answer.items()}, lse
     )
+
+
+def _several(problem: Problem, entries: range, groups: range, answer: dict[str, np.ndarray]) -> Part:
+    """Return some batch entries and kv heads, with the query heads of these, as one part."""
+    first, last = groups.start * problem.group, groups.stop * problem.group
+    own = {name: x[entries.start : entries.stop, first:last] for name, x in answer.items()}
+    several = problem.take("B", entries).take("H", groups)
+    return Part(several, (entries.start, first), lambda rows: {name: x[:, :, rows] for name, x in own.items()})

@@ -136,7 +136,7 @@ class _Judging:
         found.of_keys += problem.k[..., 0].size
         if found.refuted and found.decided >= ENOUGH:
             return
-        if not is_additive(problem) or 0 in (problem.query_length, problem.key_length):
+        if part.in_one_piece or not is_additive(problem) or 0 in (problem.query_length, problem.key_length):
             self._whole(part)
             return
         options = [OptionOfGroups(problem, name) for name in ("dbias", "dsinks") if name in part.found]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from attn_spec.attention.scores import score_of
+from attn_spec.judgement.long.blocks import heads_together
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import OF_KEYS
 
 
 @dataclass(frozen=True)
 class GradientPart:
-    """One kv head with its query heads, [1, group, ..]; or a whole problem, if gradients are sums over heads."""
+    """One kv head with its query heads, [1, group, ..]; or several; or a whole problem, of sums over heads."""
 
     problem: Problem
     #: Cotangent dO [1, group, Sq, Dv].
@@ -22,8 +23,10 @@ class GradientPart:
     lse_cotangent: np.ndarray | None
     #: Gradients by name, "dq", "dk", "dv", "dbias", ..
     found: dict[str, np.ndarray]
-    #: Batch entry and kv head.
+    #: Batch entry and kv head, the first ones of several.
     at: tuple[int, int] = (0, 0)
+    #: True for several kv heads of few scores, which are judged in one piece.
+    in_one_piece: bool = False
 
 
 def gradient_parts_of(
@@ -31,25 +34,38 @@ def gradient_parts_of(
     cotangent: np.ndarray,
     found: dict[str, np.ndarray],
     lse_cotangent: np.ndarray | None = None,
+    *,
+    together: bool = False,
 ) -> list[GradientPart]:
-    """Return the parts of a problem: by batch entry and kv head, unless a gradient is a sum over these."""
+    """Return the parts of a problem: by batch entry and kv head, unless a gradient is a sum over these.
+
+    With ``together``, for a judgement of all rows and keys, kv heads of few scores are one part.
+    """
     whole = GradientPart(problem, cotangent, lse_cotangent, found)
     if problem.projects or found.keys() - {"dq", *OF_KEYS}:
         return [whole]
+    if together and (of_part := heads_together(problem)):
+        return [replace(_groups(whole, *each), in_one_piece=True) for each in of_part]
     return [one_group(whole, b, g) for b, g in np.ndindex(problem.k.shape[:2])]
 
 
 def one_group(part: GradientPart, b: int, g: int) -> GradientPart:
     """Return one kv head of a part, with its query heads."""
+    return _groups(part, range(b, b + 1), range(g, g + 1))
+
+
+def _groups(part: GradientPart, entries: range, groups: range) -> GradientPart:
+    """Return some batch entries and kv heads of a part, with the query heads of these."""
     problem, dL = part.problem, part.lse_cotangent
-    entry, group = slice(b, b + 1), slice(g * part.problem.group, (g + 1) * part.problem.group)
-    heads = {"dq": group, **dict.fromkeys(OF_KEYS, slice(g, g + 1))}
+    entry, of_keys = (slice(x.start, x.stop) for x in (entries, groups))
+    of_queries = slice(groups.start * problem.group, groups.stop * problem.group)
+    heads = {"dq": of_queries, **dict.fromkeys(OF_KEYS, of_keys)}
     return GradientPart(
-        problem.take("B", [b]).take("H", [g]),
-        part.cotangent[entry, group],
-        None if dL is None else dL[entry, group],
+        problem.take("B", entries).take("H", groups),
+        part.cotangent[entry, of_queries],
+        None if dL is None else dL[entry, of_queries],
         {name: x[entry, heads[name]] for name, x in part.found.items()},
-        (part.at[0] + b, part.at[1] + g),
+        (part.at[0] + entries.start, part.at[1] + groups.start),
     )
 
 

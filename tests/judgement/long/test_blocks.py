@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attn_spec.contract.presets import EAGER, FUSED
+from attn_spec.judgement.long import blocks
 from attn_spec.judgement.long.blocks import ENOUGH, judge_parts, parts_of
 from attn_spec.judgement.long.row_sample import RowSample, missed
 from attn_spec.judgement.measure import judge
@@ -63,6 +64,42 @@ def test_blocks_are_judged_as_the_whole_is(options, memory):
         assert tally.worst.index == m.worst
         assert float.fromhex(tally.worst.allowed) == pytest.approx(m.allowed[m.worst], rel=1e-6)
     assert judgement.worst in (tally.worst for tally in judgement.tallies.values())
+
+
+@pytest.mark.parametrize("most", [2**15, 4 * 76, 16 * 76], ids=["one part", "kv heads", "entries"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_heads_of_few_scores_are_judged_together_as_the_whole_is(options, most, monkeypatch):
+    """A kv head has 4 rows and 5 keys of 8 columns; two entries at a time leave one of five."""
+    monkeypatch.setattr(blocks, "TOGETHER", most)
+    shape = {"batch": 5, "query_heads": 12, "kv_heads": 6, "query_length": 2, "key_length": 5, "head_dim": 8}
+    problem = Recipe(**shape, value_dim=4, **options).problem()
+    right = answered(problem)
+    wrong = {name: values.copy() for name, values in right.items()}
+    wrong["output"][4, 11, 1, 3] += 0.5
+    wrong["output"][1, 2] += 0.25
+    wrong["lse"][2, 7, 0] -= 0.5
+    parts = parts_of(problem, together=True, **wrong)
+
+    judgement, whole = judge_parts(parts, CONTRACT, sample=RowSample(2)), judge(problem, CONTRACT, **wrong)
+
+    assert len(parts) == {2**15: 1, 4 * 76: 10, 16 * 76: 3}[most]
+    assert not judge_parts(parts_of(problem, together=True, **right), CONTRACT).refuted
+    assert judgement.rows == judgement.of == judgement.drawn == 5 * 12 * 2
+    for m in whole.measurements:
+        tally = judgement.tallies[m.name]
+        assert tally.outside == m.outside.sum()
+        assert (tally.elements, tally.unmeasured) == (m.outside.size, (m.asked & ~m.measured).sum())
+        if tally.outside:
+            assert tally.worst.index == m.worst
+            assert tally.ratio == pytest.approx(m.ratio, rel=1e-6)
+    assert judgement.worst.quantity == "output"
+
+
+def test_long_heads_and_sequences_of_some_lengths_are_judged_alone():
+    long = Recipe(batch=2, query_length=200, key_length=200).problem()
+    short = Recipe(batch=8, query_length=2, key_length=3, seqused_q="last_shorter@B111").problem()
+
+    assert [len(parts_of(one, together=True)) for one in (long, short)] == [2, 8]
 
 
 def test_a_layer_is_judged_by_batch_entry():

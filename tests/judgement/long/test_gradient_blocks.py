@@ -7,6 +7,7 @@ import pytest
 
 from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
 from attn_spec.contract.presets import EAGER, FP64
+from attn_spec.judgement.long import blocks
 from attn_spec.judgement.long.gradient_blocks import MemoryExceededError, judge_gradient_parts
 from attn_spec.judgement.long.gradient_glance import is_glanced
 from attn_spec.judgement.long.gradient_parts import gradient_parts_of
@@ -78,6 +79,33 @@ def test_blocks_are_judged_as_the_whole_is(options, memory):
             assert tally.ratio == pytest.approx(m.ratio, rel=1e-4)
             assert tally.worst.index == m.worst
             assert float.fromhex(tally.worst.allowed) == pytest.approx(m.allowed[m.worst], rel=1e-5)
+
+
+@pytest.mark.parametrize("most", [2**15, 4 * 80], ids=["one part", "kv heads"])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"softcap": 5.0}], ids=str)
+def test_heads_of_few_scores_are_judged_together_as_the_whole_is(options, most, monkeypatch):
+    """A kv head has 4 rows and 6 keys of 8 columns."""
+    monkeypatch.setattr(blocks, "TOGETHER", most)
+    shape = {"batch": 3, "query_heads": 12, "kv_heads": 6, "query_length": 2, "key_length": 6, "head_dim": 8}
+    problem = Recipe(**shape, value_dim=4, **options).problem()
+    dO, dL = cotangents(problem)
+    right = found(problem, dO, dL)
+    wrong = {name: x.copy() for name, x in right.items()}
+    for x in wrong.values():
+        x[2, -1, 1, 3] += 0.5 * (1 + np.abs(x).max())
+
+    for answer in (right, wrong):
+        parts = gradient_parts_of(problem, dO, answer, dL, together=True)
+        judgement, whole = judge_gradient_parts(parts, CONTRACT), judge_gradients(problem, CONTRACT, dO, answer, dL)
+        assert len(parts) == {2**15: 1, 4 * 80: 6}[most]
+        assert judgement.refuted == whole.refuted == (answer is wrong)
+        assert (judgement.rows, judgement.of, judgement.keys, judgement.of_keys) == (72, 72, 108, 108)
+        for m in whole.measurements:
+            tally = judgement.tallies[m.name]
+            assert tally.outside == m.outside.sum()
+            # One alpha for all heads of a batch entry widens the whole a little more.
+            assert tally.ratio == pytest.approx(m.ratio, rel=1e-4)
+            assert tally.worst.index == m.worst
 
 
 def test_a_row_at_a_time():
