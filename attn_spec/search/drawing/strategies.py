@@ -282,9 +282,15 @@ def _accompany(
 
 def _is_excluded(subject: Subject, name: str, chosen: set[str]) -> bool:
     """Return whether no problem uses this option or ability beside one of the chosen ones."""
-    if not chosen.isdisjoint(_APART.get(name, ())):
+    brought = _with_lengths(subject, {name})
+    if any(not _with_lengths(subject, chosen).isdisjoint(_APART.get(one, ())) for one in brought):
         return True
     return any(name in apart and not chosen.isdisjoint(apart) for apart in subject.kernel.limits.exclusive)
+
+
+def _with_lengths(subject: Subject, names: set[str]) -> set[str]:
+    """Return names of options, with the number of queries where a kernel's sequences have as many queries as keys."""
+    return names | {"seqused_q"} if "seqused_k" in names and subject.kernel.limits.equal_lengths else names
 
 
 def _addable(subject: Subject, needs: Collection[str], excluded: Collection[str]) -> list[str]:

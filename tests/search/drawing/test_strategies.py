@@ -215,6 +215,19 @@ def test_what_no_problem_has_beside_options_of_every_call_is_not_asked_for():
     assert any(problem.seqused_k is not None for problem in drawn(property_.problems(layer), 60))
 
 
+def test_lengths_of_keys_are_those_of_queries_too_where_these_are_equal():
+    """A layer has one length of queries, and such a kernel's keys bring theirs along."""
+    projections = ("query_projection", "key_projection", "value_projection", "output_projection")
+    limits = Limits(equal_lengths=True)
+    able = subject(*projections, "seqused_k", "seqused_q", limits=limits)
+    always = subject(*projections, "seqused_k", limits=replace(limits, always=projections))
+
+    found = drawn(strategies.problems(able, needs=projections), 60)
+    assert not any(problem.seqused_k is not None for problem in found)
+    assert any(problem.seqused_k is not None for problem in drawn(strategies.problems(able), 60))
+    assert not strategies.can_use(always, "seqused_k")
+
+
 def test_an_option_is_not_asked_for_where_what_it_stands_beside_is_left_out():
     beside = subject("causal", "window", "mask")
     beside = replace(beside, kernel=replace(beside.kernel, limits=Limits(beside={"window": ("causal",)})))
