@@ -184,7 +184,7 @@ def within_limits(recipe: Recipe, subject: Subject, budget: float) -> Recipe:
     least = limits.step("QK") ** 2
     same = recipe.key_length == recipe.query_length and limits.query_lengths is None and least <= MOST_SCORES
     square = same or not subject.supports("cross")
-    recipe = _of_few_heads(recipe, limits, least if square else limits.step("Q") * limits.step("K"))
+    recipe = of_few_heads(recipe, limits, least if square else limits.step("Q") * limits.step("K"))
     cost = recipe.batch * recipe.query_heads * (max(recipe.head_dim, recipe.value_dim) + 48)
     dear = budget / projections if (projections := _projections(recipe, subject)) else math.inf
     if square:
@@ -211,12 +211,12 @@ def within_limits(recipe: Recipe, subject: Subject, budget: float) -> Recipe:
     return replace(recipe, key_length=keys, query_length=queries)
 
 
-def _of_few_heads(recipe: Recipe, limits: Limits, least: int) -> Recipe:
+def of_few_heads(recipe: Recipe, limits: Limits, least: int) -> Recipe:
     """Return the recipe with fewer heads and batch entries if the ``least`` scores of one head are too many for all.
 
     The number of heads stays that of a layer, and of a kernel that takes certain numbers alone.
     """
-    most = max(MOST_SCORES // least, 1)
+    most = max(MOST_SCORES // max(least, 1), 1)
     batch, pair = recipe.batch, (recipe.query_heads, recipe.kv_heads)
     if batch * pair[0] <= most:
         return recipe

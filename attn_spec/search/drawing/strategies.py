@@ -78,6 +78,8 @@ _APART = {
 }
 #: Options that have parameters.
 _OWNERS = {row.of for row in OPTIONS.values()}
+#: Fields of a recipe that are numbers of heads.
+_HEADS = ("batch", "query_heads", "kv_heads")
 _VALUES = {name: st.sampled_from(row.draws) for name, row in OPTIONS.items()}
 
 
@@ -205,6 +207,8 @@ def recipes(
     budget = size.times * large if size else shapes.BUDGET
     recipe = shapes.with_able_descales(recipe, subject)
     recipe = shapes.within_limits(recipe, subject, math.inf if "query_length" in fixed else budget)
+    if "query_length" in fixed and fixed.keys().isdisjoint(_HEADS):  # lengths stay, and heads give way
+        recipe = shapes.of_few_heads(recipe, subject.kernel.limits, recipe.query_length * recipe.key_length)
     lengths = recipe.lengths
     unfit = {n: row.off for n, row in OPTIONS.items() if not row.fits(getattr(recipe, n), lengths)}
     recipe = replace(recipe, **unfit) if unfit else recipe

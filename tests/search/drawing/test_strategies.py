@@ -170,6 +170,17 @@ def test_no_problem_of_a_size_has_more_scores_than_there_is_memory_for(supports,
                 assert recipe.batch * recipe.query_heads * recipe.query_length * recipe.key_length <= shapes.MOST_SCORES
 
 
+def test_heads_give_way_to_lengths_that_a_property_asks_for():
+    """81,920 entries of 75 queries and 110 keys have 676 million scores."""
+    (size,) = (size for size in sizes.SIZES if size.name == "most entries")
+
+    with turns.drawn_in(turns.Turn(size, 0)):
+        found = drawn(strategies.recipes(subject("cross", "gqa"), query_length=75, key_length=110), 12)
+
+    heads = [recipe.batch * recipe.query_heads for recipe in found]
+    assert 100 < max(heads) <= shapes.MOST_SCORES / (75 * 110)
+
+
 def test_a_kernel_of_one_kv_head_is_given_one_for_groups_of_any_size():
     limited = subject("gqa", "cross", limits=Limits(kv_heads=(1,)))
 
