@@ -140,12 +140,16 @@ def largest_of_blocks(quantiser: Quantiser, size: np.ndarray, there: np.ndarray,
     if quantiser.block in ("head", "tensor"):
         axes = (2,) if quantiser.block == "head" else (0, 1, 2)
         return np.broadcast_to(of_token.max(axis=axes, keepdims=True, initial=0.0), of_token.shape)
+    if quantiser.block == 1:
+        return of_token
     found = np.zeros(of_token.shape)
-    for b in range(len(size)):
-        numbers = blocks_of_tokens(quantiser, np.arange(S) - first[b])
+    for start in np.unique(first):
+        own = np.flatnonzero(first == start)
+        numbers, of_entries = blocks_of_tokens(quantiser, np.arange(S) - start), of_token[own]
         for number in np.unique(numbers):
             places = numbers == number
-            found[b][:, places] = of_token[b][:, places].max(axis=1, keepdims=True, initial=0.0)
+            of_entries[:, :, places] = of_entries[:, :, places].max(axis=2, keepdims=True, initial=0.0)
+        found[own] = of_entries
     return found
 
 
