@@ -34,7 +34,7 @@ CALLS = ("call", "pull")
 #: Largest number of printed bytes that are kept, and number of last bytes that an error message is taken from.
 MOST_PRINTED, LAST_WORDS = 2**20, 2**16
 #: Beginning of a line that names an error, and number of last lines among which such a line is looked for.
-_ERROR, NEAR = re.compile(r"[\w.]*(Error|Exception)\b"), 6
+_ERROR, _NEAR = re.compile(r"[\w.]*(Error|Exception)\b"), 6
 
 
 class DiedError(Exception):
@@ -171,7 +171,7 @@ class _Running:
         size = os.fstat(self.printed.fileno()).st_size
         text = os.pread(self.printed.fileno(), LAST_WORDS, max(size - LAST_WORDS, 0)).decode(errors="replace")
         told = [line.strip() for line in text.partition(OF_A_CRASH)[0].splitlines() if line.strip()]
-        words = [line for line in told[-NEAR:] if _ERROR.match(line)] or told
+        words = [line for line in told[-_NEAR:] if _ERROR.match(line)] or told
         return "".join(x if x.isprintable() else "?" for x in words[-1])[:200] if words else ""
 
     def end(self) -> None:

@@ -5,12 +5,11 @@ With S = sum |dS| |k| or |q| (or P |dO|), and (u, eta) the last rounding, the er
     sigma (r + G (1 + r)) S + u |dQ| + eta        dQ, dK        r: growth of the cast and the store of dS
     (r + G (1 + r)) S + u |dV| + eta              dV            r: that of the cast of a weight
 
-with G the growth of the sum, ``gradient_bounds.product_growth`` or
-``value_gradient_bounds.value_growth``. Of the bounds these are summands,
-all others being 0 or more. The error of dS is at least r |dS|, that of its last step (``score_gradient_bounds``). So is
-what it has of its own, beside what a row has in common: PA >= P (e^common - 1) and P (1 + A) >= P e^common, so the
-error of dA is at least P (g |X| + (1 + g) e_D), which is all that is taken off; the slope of a softcap multiplies both
-alike. The error of a weight that was cast is at least the cast's.
+with G the growth of the sum, ``gradient_bounds.product_growth`` or ``value_gradient_bounds.value_growth``. Of the
+bounds these are summands, all others being 0 or more. The error of dS is at least r |dS|, that of its last step
+(``score_gradient_bounds``). So is what it has of its own, beside what a row has in common: PA >= P (e^common - 1) and P
+(1 + A) >= P e^common, so the error of dA is at least P (g |X| + (1 + g) e_D), which is all that is taken off; the slope
+of a softcap multiplies both alike. The error of a weight that was cast is at least the cast's.
 
 What keeps within this part needs no look at the whole: it is refuted under no contract that has it.
 """

@@ -45,8 +45,10 @@ def factor_underflow(forward: Intermediates, contract: ResolvedContract, *stages
     """Bound the loss to underflow of a product with a factor; 0 where it is not rounded, nor made smaller."""
     d = forward.problem.v_descale
     lost = max(contract.stage(stage).eta for stage in stages) if _of_dropout(forward, contract, *stages) else 0.0
+    if d is None:
+        return lost
     product, operand = _roundings_of_digits(forward, contract)
-    if d is None or (_has_powers_of_2(d) and d.min(initial=1.0) >= 1 and not (product.u or operand.eta)):
+    if _has_powers_of_2(d) and d.min(initial=1.0) >= 1 and not (product.u or operand.eta):
         return lost
     of_values = max(contract.stage(stage).eta for stage in (*stages, *_value_stages(contract)))
     if contract.value_descale_on == "operands":  # which are stored once more

@@ -56,6 +56,11 @@ class Part:
     #: Log-sum-exp of all rows [Sq], if one is known.
     lse: np.ndarray | None = None
 
+    @property
+    def heads(self) -> int:
+        """Number of heads whose rows are counted; a layer's count once."""
+        return self.problem.batch * (1 if self.problem.projects else self.problem.query_heads)
+
 
 @dataclass(kw_only=True)
 class Tally:
@@ -237,16 +242,15 @@ def _judged(parts: Iterator[Part], contract: ResolvedContract, sample: RowSample
         n = len(there)
         lse = None if part.lse is None else part.lse[:n]
         chosen = Sampled(there, n, n) if sample is None else sample.of(_first(part.problem, n), number, lse)
-        heads = part.problem.batch * (1 if part.problem.projects else part.problem.query_heads)
         if how["conventions"].unused_rows == "zero" and len(behind):
             _add_unused(found, part, behind, how["conventions"], how["memory"])
-        found.of += heads * n
+        found.of += part.heads * n
         arrays = GLANCE if is_plain(part.problem) else THEOREMS
         for block in blocks_of(part.problem, chosen.index, how["memory"], arrays):
             if not (found.refuted and found.decided >= ENOUGH):
                 _add(found, part, block, **how)
-                found.rows += heads * len(block)
-        found.drawn += heads * chosen.drawn
+                found.rows += part.heads * len(block)
+        found.drawn += part.heads * chosen.drawn
         found.least_drawn = min(found.least_drawn, chosen.share_drawn)
     return found
 
@@ -298,7 +302,7 @@ def _add(
         judgement = judge(known, found.contract, **own, conventions=conventions)
         for tally in found.tallies.values():
             tally.add(judgement, part.at, rows[few])
-        found.decided += len(few) * (1 if part.problem.projects else part.problem.batch * part.problem.query_heads)
+        found.decided += part.heads * len(few)
 
 
 def blocks_of(
@@ -336,12 +340,8 @@ def heads_together(problem: Problem) -> list[tuple[range, range]]:
     groups = TOGETHER // max(rows * keys, (rows + keys) * width, 1)
     if problem.projects or groups < MANY or not problem.there.all():
         return []
-    entries, batch, kv_heads = groups // max(problem.kv_heads, 1), range(problem.batch), range(problem.kv_heads)
-    return [
-        (batch[b : b + max(entries, 1)], kv_heads[g : g + groups])
-        for b in batch[:: max(entries, 1)]
-        for g in kv_heads[::groups]
-    ]
+    entries, batch, kv_heads = max(groups // max(problem.kv_heads, 1), 1), range(problem.batch), range(problem.kv_heads)
+    return [(batch[b : b + entries], kv_heads[g : g + groups]) for b in batch[::entries] for g in kv_heads[::groups]]
 
 
 def _heads(problem: Problem) -> range:

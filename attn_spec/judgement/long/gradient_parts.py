@@ -57,7 +57,7 @@ def one_group(part: GradientPart, b: int, g: int) -> GradientPart:
 def _groups(part: GradientPart, entries: range, groups: range) -> GradientPart:
     """Return some batch entries and kv heads of a part, with the query heads of these."""
     problem, dL = part.problem, part.lse_cotangent
-    entry, of_keys = (slice(x.start, x.stop) for x in (entries, groups))
+    entry, of_keys = slice(entries.start, entries.stop), slice(groups.start, groups.stop)
     of_queries = slice(groups.start * problem.group, groups.stop * problem.group)
     heads = {"dq": of_queries, **dict.fromkeys(OF_KEYS, of_keys)}
     return GradientPart(

@@ -286,8 +286,8 @@ def _accompany(
 
 def _is_excluded(subject: Subject, name: str, chosen: set[str]) -> bool:
     """Return whether no problem uses this option or ability beside one of the chosen ones."""
-    brought = _with_lengths(subject, {name})
-    if any(not _with_lengths(subject, chosen).isdisjoint(_APART.get(one, ())) for one in brought):
+    beside = _with_lengths(subject, chosen)
+    if any(not beside.isdisjoint(_APART.get(one, ())) for one in _with_lengths(subject, {name})):
         return True
     return any(name in apart and not chosen.isdisjoint(apart) for apart in subject.kernel.limits.exclusive)
 
