@@ -46,14 +46,14 @@ def descaled(seed, dtype="float32", regime="normal"):
     return recipe(seed, dtype, regime=regime, **drawn).problem()
 
 
-@pytest.mark.parametrize("stage", ["operands", "score_accumulation"])
+@pytest.mark.parametrize("stages", [("operands",), ("score_accumulation",), ("operands", "score_accumulation")])
 @pytest.mark.parametrize("scale", [1.0, 4.0, 0.5])
-def test_a_power_of_two_on_values_leaves_them_the_roundings_of_products_and_operands(scale, stage):
-    """One visible key gives its value times the scale, which tf32 rounds; nothing else is off."""
+def test_a_power_of_two_on_values_leaves_them_the_roundings_of_products_and_operands(scale, stages):
+    """One visible key gives its value times the scale, which tf32 rounds once; nothing else is off."""
     v = np.full((1, 1, 1, 1), 1 + 2.0**-11 - 2.0**-40)
     problem = Problem(q=np.ones(v.shape), k=np.ones(v.shape), v=v, dtypes="float64")
     problem = problem.replace(v_descale=np.full(v.shape, scale))
-    contract = replace(FUSED, value_descale_on="operands", **{stage: "tf32"})
+    contract = replace(FUSED, value_descale_on="operands", **dict.fromkeys(stages, "tf32"))
     made = emulate("descaled", contract, supports=(*SUPPORTS, *FACTORS, *DESCALE_AXES), dtypes=("float64",))
     answer = Subject(made, "float64")(problem)
 
@@ -61,6 +61,18 @@ def test_a_power_of_two_on_values_leaves_them_the_roundings_of_products_and_oper
 
     assert answer["output"].item() == scale
     assert 0.9 < judgement.measurements[0].ratio <= 1
+
+
+@pytest.mark.parametrize("stage", ["operands", "score_accumulation"])
+def test_a_power_of_two_on_tiny_values_leaves_them_the_underflow_of_products_and_operands(stage):
+    """The least subnormal number of float32 is none of tf32's."""
+    contract = replace(FUSED, value_descale_on="operands", subnormals="kept", **{stage: "tf32"})
+    v = np.full((1, 1, 1, 1), 2.0**-149)
+    problem = Problem(q=np.ones(v.shape), k=np.ones(v.shape), v=v, v_descale=np.ones(v.shape), dtypes="float32")
+
+    judgement = judge(problem, contract.at("float32"), output=np.zeros(v.shape))
+
+    assert judgement.measurements[0].ratio < 0.1
 
 
 def test_the_truth_is_attention_of_the_products():

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from attn_spec import Contract
+from attn_spec import Contract, kernel
 from attn_spec.first_look.first_look import explain_failure, first_look
 from attn_spec.first_look.misfit import MisfitError
 from attn_spec.kernels.declaration import from_callable
@@ -215,6 +215,15 @@ def test_a_failing_call_is_tried_in_every_presentation_that_the_kernel_can_have(
 
     with pytest.raises(PlainCallError, match="the kernel's call raised ZeroDivisionError") as no:
         preflight(made.wrapped(lambda *tensors, **options: 1 / 0), made.dtypes)
+    explain_failure(no.value.subjects, no.value.failures)
+
+
+def test_a_failing_call_is_not_tried_in_a_presentation_beyond_the_kernels_limits():
+    """A call that decodes has one query."""
+    made = kernel(framework="torch", dtypes=("float32",), contract="eager", supports=("cross",), query_lengths=(4,))
+
+    with pytest.raises(PlainCallError) as no:
+        preflight(made(lambda q, k, v: 1 / 0), ["float32"])
     explain_failure(no.value.subjects, no.value.failures)
 
 

@@ -163,6 +163,15 @@ def test_stated_longest_lengths_are_exact_or_larger():
     assert max(larger) > 1
 
 
+def test_a_stated_longest_length_is_at_least_1():
+    """A kernel launches a grid for it, and CUDA launches no empty one."""
+    problem = replace(RECIPE, seqused_q="none@B111", seqused_k="none@B111").problem()
+
+    of_shapes = [problem.take("H", range(heads)) for heads in (1, 2)]
+    further = [PACKED["THD"].handed(one).further for one in (problem, *of_shapes)]
+    assert min(found[f"max_seqlen_{side}"] for found in further for side in "qk") >= 1
+
+
 def test_a_kernel_takes_the_lengths_that_its_calls_carry(name):
     made = kernel(framework="numpy", dtypes=("float32",), presentation=name)(lambda q, k, v, **_: q)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from attn_spec.judgement.long.row_sample import RowSample
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search import assertions, long_answers
@@ -53,6 +54,24 @@ def test_a_wrong_element_is_the_same_one_in_blocks(name, monkeypatch):
     assert (cases[0].worst.outside, cases[0].worst.rows) == (cases[1].worst.outside, cases[1].worst.rows)
     others = {"output": "lse", "lse": "output"}
     assertions.assert_within_bound(SUBJECT, PROBLEM, wrong, others[name])
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(2, 1), (40, 12)])
+def test_heads_of_which_a_sample_leaves_out_rows_are_judged_alone(rows, parts, monkeypatch):
+    """One sample of rows would be that of all heads that are judged together."""
+    problem = Recipe(query_heads=12, kv_heads=12, query_length=rows, key_length=rows, head_dim=2, value_dim=2).problem()
+    dO, counts = np.ones(problem.output_shape), []
+    for name in ("judge_parts", "judge_gradient_parts"):
+        judge = getattr(long_answers, name)
+        monkeypatch.setattr(
+            long_answers, name, lambda of, *args, judge=judge, **how: counts.append(len(of)) or judge(of, *args, **how)
+        )
+
+    long_answers.assert_rows_of_long_answer(SUBJECT, problem, SUBJECT(problem), sample=RowSample(32))
+    monkeypatch.setattr(long_answers, "ROWS", 32)
+    long_answers.assert_gradients_of_long_answer(SUBJECT, problem, dO, SUBJECT.gradients(problem, dO))
+
+    assert counts == [parts, parts]
 
 
 def test_a_sample_says_how_many_rows_it_looked_at():

@@ -95,11 +95,14 @@ def test_heads_of_few_scores_are_judged_together_as_the_whole_is(options, most, 
     assert judgement.worst.quantity == "output"
 
 
-def test_long_heads_and_sequences_of_some_lengths_are_judged_alone():
+def test_long_heads_sequences_of_some_lengths_and_layers_are_judged_alone():
     long = Recipe(batch=2, query_length=200, key_length=200).problem()
     short = Recipe(batch=8, query_length=2, key_length=3, seqused_q="last_shorter@B111").problem()
 
-    assert [len(parts_of(one, together=True)) for one in (long, short)] == [2, 8]
+    names = ("query_projection", "key_projection", "value_projection", "output_projection")
+    layer = Recipe(batch=3, query_heads=2, **dict.fromkeys(names, "normal")).problem()
+
+    assert [len(parts_of(one, together=True)) for one in (long, short, layer)] == [2, 8, 3]
 
 
 def test_a_layer_is_judged_by_batch_entry():

@@ -118,11 +118,21 @@ def test_a_function_is_right_by_its_signature_alone(name, examples):
         assert verdict(made, asked, 3 if name in SLOW else examples) == ("held", "")
 
 
-def test_outputs_of_states_are_copied_unless_their_heads_are_in_a_row():
-    """vLLM's kernel finds a token by the stride of the heads, and so does this function."""
-    made = declared("vllm_merge", own_merges.merge_attn_states)
+LAYOUT = "independence.the_layout_in_memory_has_no_influence"
 
-    assert verdict(made, "independence.the_layout_in_memory_has_no_influence") == ("held", "")
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("vllm_merge", LAYOUT),
+        ("flashinfer_decode", LAYOUT),
+        ("flashinfer_decode", ACCURATE),
+        ("flashinfer_prefill", ACCURATE),
+    ],
+)
+def test_a_function_is_given_what_its_library_takes(name, asked):
+    """These functions raise for other tensors, or read them wrong, as the libraries do."""
+    assert verdict(declared(name, FUNCTIONS[name]), asked) == ("held", "")
 
 
 @pytest.mark.parametrize("name", ["cudnn", "cudnn_varlen"])
@@ -168,6 +178,43 @@ def in_base_2(function):
 
 
 @pytest.mark.one_in(3)
+def positive(scale):
+    assert scale is None or scale > 0
+    return scale
+
+
+def of_columns(least):
+    def wide(x):
+        assert x.shape[-1] >= least
+        return x
+
+    return wide
+
+
+def of_pages(x):
+    assert not x.shape[1] % 16
+    return x
+
+
+@pytest.mark.parametrize(
+    ("name", "checks"),
+    [
+        *(
+            (name, {"softmax_scale": positive})
+            for name in ("flash_attn", "flash_attn_3_varlen", "fa4", "flash_attn_kvcache", "fa3_kvcache")
+        ),
+        ("torch_varlen", {"scale": positive}),
+        ("vllm_unified", {"q": of_columns(32), "k": of_pages}),
+        ("sglang_decode", {"q": of_columns(16)}),
+        ("sglang_extend", {"q_extend": of_columns(16)}),
+    ],
+)
+def test_a_function_is_asked_for_nothing_that_its_library_has_no_kernel_for(name, checks):
+    made = declared(name, with_other(FUNCTIONS[name], **checks))
+
+    assert verdict(made, ACCURATE, 40 if positive in checks.values() else 8, seed=1) == ("held", "")
+
+
 @pytest.mark.parametrize(
     ("name", "wrong", "property_id"),
     [
