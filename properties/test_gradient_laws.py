@@ -183,7 +183,7 @@ def test_scaling_the_cotangent_by_a_power_of_two_scales_the_gradients(subject: S
     scaled = subject.gradients(problem, -8 * dO)
     x = analysis_of(problem).intermediates
     stages = ("multiplicands", "score_accumulation", "stored_scores", "score_gradients", "inner_accumulation")
-    stages = (*stages, "operands", "gradient_accumulation", "partial_gradients", "output", "gradients")
+    stages = (*stages, "products", "operands", "gradient_accumulation", "partial_gradients", "output", "gradients")
     used = {getattr(c, stage) for c in gradient_readings(subject.contract) for stage in stages} - {None}
     used |= set(map(problem.dtype_of, DIFFERENTIABLE))
     wide = all(FORMATS[form].emin <= FORMATS["float32"].emin for form in used)

@@ -212,7 +212,7 @@ def test_scaling_v_by_a_power_of_two_scales_the_output(subject: Subject, problem
         eighth = problem.v / 8
         problem = problem.replace(v=bits.nearest(np.trunc(eighth) if FORMATS[dtype].is_integer else eighth, dtype))
     changed = problem.replace(v=8 * problem.v)
-    accumulators = {(c.output_accumulation, c.inner_accumulation) for c in readings(subject.contract)}
+    accumulators = {(c.products, c.output_accumulation, c.inner_accumulation) for c in readings(subject.contract)}
     if "float16" in set().union(*accumulators):  # whose sums of small products are not normal numbers
         assert_within_bound(subject, changed, subject(changed))
     else:

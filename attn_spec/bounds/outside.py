@@ -22,7 +22,7 @@ from attn_spec.contract.coverage import silence_of
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
 
-_SCORES = ("score_accumulation", "inner_accumulation", "stored_scores", "softmax")
+_SCORES = ("products", "score_accumulation", "inner_accumulation", "stored_scores", "softmax")
 _SUMS = ("row_sum", "softmax", "output_accumulation", "output")
 
 

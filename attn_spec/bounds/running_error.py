@@ -151,7 +151,7 @@ def finished(
         + times("roundings make underflow of an operation grow", 1 + rounding.u) * rounding.eta
     )
     error = _where_it_fits(
-        size + error, error, contract.largest("score_accumulation", "stored_scores", "inner_accumulation")
+        size + error, error, contract.largest("products", "score_accumulation", "stored_scores", "inner_accumulation")
     )
     return Approximation(value, size, error, contract.stages.stored_scores.format, contract)
 

@@ -99,9 +99,8 @@ def _outside_model(contract: ResolvedContract) -> str:
         return "its contract weighs by log-sum-exps, whose errors a row has in common"
     # Weights and row sum are computed apart.
     apart = contract.normalize == "before_product" and contract.kv_tile is not None
-    unknown = (
-        contract.multiplicand_pieces > 1 or contract.inner_accumulation or contract.normalize == "every_tile" or apart
-    )
+    unknown = contract.multiplicand_pieces > 1 or contract.products or contract.inner_accumulation
+    unknown = unknown or contract.normalize == "every_tile" or apart
     unknown = unknown or contract.probability_scale != 1 or contract.output in EIGHT_BITS
     if unknown or contract.reference != "maximum":
         return "its contract has roundings that the model does not know"

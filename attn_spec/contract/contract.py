@@ -54,6 +54,9 @@ class Contract:
     #: at most; None for no such accumulator.
     inner_accumulation: str | None = None
     inner_terms: int = 128
+    #: Format that each product of two numbers is rounded to before its sum, as in ``(q * k).float().sum(-1)`` of
+    #: tensors of half, in both passes; None for products that are exact until they are added.
+    products: str | None = None
     #: Format the products of q.k are accumulated in.
     score_accumulation: str = "work"
     #: Format scores are kept in between operations, one rounding per operation: scale, softcap, bias and ALiBi, in this
@@ -208,16 +211,25 @@ class Contract:
                 f"contract field reference={self.reference!r} needs reference_range, how far that may lie from the "
                 "maximum of a row in natural units: with 0 the contract says nothing of any row but those at 0"
             )
-        if self.lse_merges and self.normalize == "by_lse":
-            raise ContractError(
-                'contract fields lse_merges and normalize="by_lse" exclude each other: outputs are merged where parts '
-                "were normalized by log-sum-exps of their own, not by that of the whole row"
-            )
+        self._check_together()
         bits = 53 if self.score_accumulation == "float64" else 24
         if not self.exp_error < 2.0**bits:
             raise ContractError(
                 f"contract field exp_error must be below 2**{bits}, not {self.exp_error!r}: it counts units of "
                 f"2**-{bits}, and of an exponential that is off by 100 % no bound is left"
+            )
+
+    def _check_together(self) -> None:
+        """Raise :class:`ContractError` for fields that exclude each other."""
+        if self.products is not None and self.multiplicand_pieces > 1:
+            raise ContractError(
+                "contract fields products and multiplicand_pieces exclude each other: products of pieces are made by a "
+                "matrix unit, which rounds none of them"
+            )
+        if self.lse_merges and self.normalize == "by_lse":
+            raise ContractError(
+                'contract fields lse_merges and normalize="by_lse" exclude each other: outputs are merged where parts '
+                "were normalized by log-sum-exps of their own, not by that of the whole row"
             )
 
     def _check_quantisers(self) -> None:
@@ -402,6 +414,7 @@ def _stages(contract: ResolvedContract) -> Stages:
 
 STAGES = (
     "multiplicands",
+    "products",
     "inner_accumulation",
     "score_accumulation",
     "stored_scores",
@@ -427,7 +440,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "output": (*OUTPUT_DTYPES, "input", "work"),
     "gradients": (*DTYPES, "input", "work"),
     "weight_gradients": (*FLOATS, "input", "work", "either"),
-    "inner_accumulation": (*FLOATS, "input", "work", None),
+    **dict.fromkeys(("products", "inner_accumulation"), (*FLOATS, "input", "work", None)),
     "entry_rounding": ("nearest", "toward_zero", None),
     "matrix_rounding": ("toward_zero", None),
     "alibi": ("distance", "positions"),

@@ -108,6 +108,10 @@ CHOOSER: tuple[tuple[str, Contract], ...] = (
             weight_gradients="input",
         ),
     ),
+    (
+        "products of q and k, and of p and v, as tensors of the inputs' dtype, which are summed in float32",
+        replace(FUSED, products="input"),
+    ),
     ("a flash kernel given ALiBi as a matrix of the inputs' dtype", replace(FUSED, alibi_terms="input")),
     ("inputs widened to float32 first, and all else in float32", FP32),
     ("float64 inputs, or everything in float64", FP64),

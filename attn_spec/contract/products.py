@@ -28,8 +28,11 @@ Factors = tuple[tuple[float, float | np.ndarray], ...]
 
 
 def on_matrix_unit(contract: ResolvedContract) -> bool:
-    """Return whether products are summed by a matrix unit that aligns and truncates; wider formats add one by one."""
-    return contract.stages.multiplicands.format.precision <= WIDEST and contract.matrix_rounding == "toward_zero"
+    """Return whether products are summed by a matrix unit that aligns and truncates; wider formats add one by one, and
+    so do products that are rounded.
+    """
+    narrow = contract.stages.multiplicands.format.precision <= WIDEST and contract.products is None
+    return narrow and contract.matrix_rounding == "toward_zero"
 
 
 @remembered(256)
@@ -169,7 +172,13 @@ def roundings_of_sum(
             *term("the inner accumulator's sums", factors, ()),
             (contract.stage(stage).u, term("additions to the outer accumulator", depth)),
         )
-    return tuple((u, times("sizes of pieces", pieces) * m) for u, m in factors)
+    return (*_roundings_before_sum(contract), *((u, times("sizes of pieces", pieces) * m) for u, m in factors))
+
+
+def _roundings_before_sum(contract: ResolvedContract) -> Factors:
+    """Factors of rounding each product to a format of its own: fl(x y) = x y (1 + e) + f."""
+    rounded = contract.stages.products
+    return () if rounded is None else term("products rounded before sums", ((rounded.u, 1.0),), ())
 
 
 def _size_of_pieces(contract: ResolvedContract) -> float:
@@ -221,11 +230,17 @@ def output_sums(contract: ResolvedContract, keys: np.ndarray, length: int) -> Fa
 def sum_underflow(contract: ResolvedContract, stage: str) -> float:
     """Absolute error of one product, or of one addition, in the accumulators of ``stage``."""
     outer, inner = contract.stage(stage).eta, contract.stages.inner_accumulation
-    return outer if inner is None else max(outer, term("the underflow of an inner accumulator", inner.eta))
+    summed = outer if inner is None else max(outer, term("the underflow of an inner accumulator", inner.eta))
+    rounded = contract.stages.products
+    return summed if rounded is None else summed + term("underflow of products rounded before sums", rounded.eta)
 
 
 def exact_bits(contract: ResolvedContract, stage: str) -> int:
     """Bits that a partial sum may have, in units of a common grid, and still be exact whatever the order."""
     lost = min(0, contract.matrix_extra_bits) if on_matrix_unit(contract) else 0
-    inner = standing(("an inner accumulator's bits", "inner_accumulation"))
-    return min(form.precision for form in contract.formats(stage, *inner)) + term("bits that a matrix unit loses", lost)
+    before = standing(
+        ("an inner accumulator's bits", "inner_accumulation"), ("the bits of products rounded before sums", "products")
+    )
+    return min(form.precision for form in contract.formats(stage, *before)) + term(
+        "bits that a matrix unit loses", lost
+    )

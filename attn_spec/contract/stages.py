@@ -61,9 +61,10 @@ def contains(form: Format, source: Format) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """One for each stage of ``contract.STAGES``; an inner accumulator may be absent."""
+    """One for each stage of ``contract.STAGES``; that of products, and an inner accumulator, may be absent."""
 
     multiplicands: Stage
+    products: Stage | None
     inner_accumulation: Stage | None
     score_accumulation: Stage
     stored_scores: Stage

@@ -38,7 +38,7 @@ class MatrixProducts(Arithmetic):
     def products(self, x: Any, y: Any) -> list[Any]:
         """Return the products of pieces that are added for the product of two operands that have entered."""
         if self.c.multiplicand_pieces == 1:
-            return [x * y]
+            return [x * y if self.c.products is None else self.round(x * y, "products")]
         pairs = itertools.product(enumerate(self.pieces(x)), enumerate(self.pieces(y)))
         return [a * b for (i, a), (j, b) in pairs if i + j < self.c.multiplicand_pieces]
 

@@ -117,6 +117,7 @@ _KERNELS = (
     emulate_both("scaled_operands", replace(PRECISE, scale_on="operands"), dtypes=_NOT_64),
     emulate_both("tf32", replace(PRECISE, multiplicands="tf32", probabilities="tf32")),
     emulate_both("tf32_toward_zero", replace(PRECISE, multiplicands="tf32", rounding="toward_zero")),
+    emulate_both("rounded_products", replace(PRECISE, products="input"), dtypes=_HALVES),
     emulate_both("row_sum_of_cast", replace(PRECISE, row_sum_of="cast"), dtypes=_HALVES),
     emulate_both("eager", _NARROW_EAGER, Order(kv_tile=None), dtypes=_HALVES, gradients=StoredWeights),
     emulate_both(

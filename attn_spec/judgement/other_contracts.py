@@ -28,6 +28,7 @@ BOTH: dict[str, Any] = {
     "row_sum_of": "either",
     "lse_merges": 1,
     "scale_on": "operands",
+    "products": "input",
 }
 #: Fields of the forward pass: formats of its stages, which kernels often have as narrow as their inputs.
 FORWARD: dict[str, Any] = dict.fromkeys(

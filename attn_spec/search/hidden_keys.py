@@ -192,7 +192,7 @@ def _nonfinite(problem: Problem, name: str, rng: np.random.Generator) -> np.ndar
 
 def _largest(subject: Subject, problem: Problem, vectors: np.ndarray) -> float:
     """Return a magnitude of entries whose products with these vectors [.., D] overflow no stage of the contract."""
-    stages = ("operands", "score_accumulation", "inner_accumulation", "stored_scores", "softmax")
+    stages = ("operands", "products", "score_accumulation", "inner_accumulation", "stored_scores", "softmax")
     kept = min(reading.largest(*stages, "gradient_accumulation") for reading in readings_of(subject.contract, problem))
     limit = min(*(FORMATS[problem.dtype_of(name)].largest for name in "qk"), kept)
     return limit / (64.0 * np.abs(vectors).sum(axis=-1).max(initial=1.0))

@@ -99,6 +99,15 @@ CASES = {
         outside=2.0**16,
         inside=6.4e4,
     ),
+    "products of scores": Edge(
+        lambda k: head([1.0], [k], [1.0]), {"products": "float16"}, outside=2.0**16, inside=6.5e4
+    ),
+    "products of weights and values": Edge(
+        lambda v: head([1.0], [0.0, 0.0], [v, -v]), {"products": "float16"}, outside=2.0**15, inside=3.2e4
+    ),
+    "products of a tile that are rounded, normalized before others are known": Edge(
+        light, {"normalize": "every_tile", "products": "float16"}, outside=2.0**16, inside=6.4e4
+    ),
     "scores in an inner accumulator": Edge(
         lambda k: head([1.0], [k], [1.0]),
         {"inner_accumulation": "float16", "inner_terms": 2},

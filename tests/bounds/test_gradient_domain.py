@@ -14,7 +14,7 @@ from tests.one_head import float32_head as head
 #: Stages that a score gradient passes through.
 STAGES = (
     *("multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"),
-    *("inner_accumulation", "gradient_accumulation"),
+    *("products", "inner_accumulation", "gradient_accumulation"),
 )
 
 

@@ -17,6 +17,7 @@ from attn_spec.numbers.formats import FORMATS
     ("field", "value", "text"),
     [
         ("softmax", "float31", "contract field softmax must be one of"),
+        ("products", "exact", "contract field products must be one of"),
         ("inner_accumulation", "double", "contract field inner_accumulation must be one of"),
         ("entry_rounding", "up", "contract field entry_rounding must be one of ('nearest', 'toward_zero', None)"),
         ("matrix_rounding", "nearest", "contract field matrix_rounding must be one of ('toward_zero', None)"),
@@ -53,6 +54,11 @@ def test_a_field_that_says_nothing_known_is_refused(field, value, text):
 
 def test_numbers_of_numpy_are_numbers():
     assert Contract(kv_tile=np.int64(3), exp_error=np.float32(2)).tiles(7) == 3
+
+
+def test_rounded_products_of_pieces_are_refused():
+    with pytest.raises(ContractError, match="products and multiplicand_pieces exclude each other: products of pieces"):
+        Contract(products="bfloat16", multiplicand_pieces=2)
 
 
 def test_merges_of_a_row_that_is_normalized_by_its_own_lse_are_refused():

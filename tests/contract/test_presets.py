@@ -56,6 +56,11 @@ def eager_with_a_softmax_in_float32(q, k, v):
     return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1, dtype=torch.float32).to(q.dtype) @ v
 
 
+def by_products_of_tensors(q, k, v):
+    s = (q[..., None, :] * k[..., None, :, :]).sum(-1, dtype=torch.float32) * q.shape[-1] ** -0.5
+    return (s.softmax(-1).to(v.dtype)[..., None] * v[..., None, :, :]).sum(-2, dtype=torch.float32).to(q.dtype)
+
+
 def widened(q, k, v):
     return eager(*(x.float() for x in (q, k, v))).to(q.dtype)
 
@@ -66,6 +71,7 @@ KINDS = {
     "split_kv": (split_in_float32, torch.float32),
     "eager": (eager, torch.bfloat16),
     "eager(softmax='work')": (eager_with_a_softmax_in_float32, torch.bfloat16),
+    "fused(products='input')": (by_products_of_tensors, torch.bfloat16),
     "fp32": (widened, torch.bfloat16),
     "fp64": (lambda *x: tiled(*x)[0], torch.float64),
 }

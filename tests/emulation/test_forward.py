@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from attn_spec.contract.products import on_matrix_unit
 from attn_spec.emulation.arithmetic import Arithmetic, Order, rounded
 from attn_spec.emulation.forward import TiledAttention
 from attn_spec.emulation.kernels import emulate
@@ -74,6 +75,18 @@ def test_an_inner_accumulator_sums_no_more_products_than_it_may(matrix_rounding)
 
     assert counts == [4, 4, 4, 4, 2]
     assert total == 18
+
+
+@pytest.mark.parametrize("order", [Order(), Order(fused=True), Order(sums="pairwise")])
+def test_each_product_is_rounded_to_its_own_format_before_the_sum(order):
+    """129 x 129 = 16641 is 16640 in bfloat16, so that a product of -16640 leaves nothing; no matrix unit adds these."""
+    fields = {"products": "bfloat16", "multiplicands": "bfloat16", "matrix_rounding": "toward_zero"}
+    made = MatrixProducts(replace(PRECISE, **fields).at("float32"), order)
+
+    total = made.add_products(lambda t: [(129.0, 129.0), (-16640.0, 1.0)][t], 2, "score_accumulation")
+
+    assert total == 0
+    assert not on_matrix_unit(made.c)
 
 
 def test_random_orders_are_orders_and_repeat():

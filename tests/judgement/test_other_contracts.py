@@ -52,6 +52,19 @@ def test_a_field_is_named_before_a_looser_preset():
     assert "fused(output_accumulation='float16')" in named
 
 
+def test_products_that_are_rounded_are_named_by_their_field():
+    """Products of half, summed in float32: each of 1.0625 and 0.94140625 is rounded, in the same direction."""
+    one = Recipe(dtypes="bfloat16", query_length=4, key_length=8, head_dim=128, value_dim=16).problem()
+    one = one.replace(q=np.full_like(one.q, 1.0625), k=np.full_like(one.k, 0.94140625), scale=1.0)
+    q, k = (torch.tensor(x, dtype=torch.bfloat16) for x in (one.q, one.k))
+    s = (q[..., None, :] * k[..., None, :, :]).sum(-1, dtype=torch.float32)
+    found = {"lse": torch.logsumexp(s, -1).double().numpy()}
+    contract = FUSED.at("bfloat16")
+
+    assert judge(one, contract, **found).refuted
+    assert contracts_that_hold(contract, one, **found)[0] == "fused(products='bfloat16')"
+
+
 def test_a_contract_that_does_not_measure_what_is_wrong_is_not_named():
     one = problem(bias="zero@11QK")
     bias = np.zeros(one.bias.shape)

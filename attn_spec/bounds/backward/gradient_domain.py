@@ -73,7 +73,7 @@ def sums_fit(
 
     They grow by the roundings of sums; ``last`` multiplies them, by default what may multiply dS.
     """
-    stages = ("gradient_accumulation", "inner_accumulation", "partial_gradients", "score_accumulation")
+    stages = ("products", "gradient_accumulation", "inner_accumulation", "partial_gradients", "score_accumulation")
     widest = (_early_factor(forward) if last is None else last) * most_of_row(sums * (1 + growth))
     return (widest <= contract.largest(*stages)) & np.isfinite(widest)
 
@@ -86,5 +86,5 @@ def _early_factor(forward: Intermediates) -> float:
 def _largest_score_gradient(contract: ResolvedContract) -> float:
     return contract.largest(
         *("multiplicands", "score_accumulation", "stored_scores", "softmax", "weight_gradients", "score_gradients"),
-        *("inner_accumulation", "gradient_accumulation"),
+        *("products", "inner_accumulation", "gradient_accumulation"),
     )

@@ -82,7 +82,7 @@ def added_up(x: Approximation, contract: ResolvedContract, terms: int | np.ndarr
 
 def where_sums_fit(contract: ResolvedContract, size: np.ndarray, error: np.ndarray) -> np.ndarray:
     """Return the error of sums, infinite where one could overflow; ``size`` is the sum of the sizes of their terms."""
-    largest = contract.largest("gradient_accumulation", "inner_accumulation", "partial_gradients")
+    largest = contract.largest("products", "gradient_accumulation", "inner_accumulation", "partial_gradients")
     return np.where(
         size + error <= largest, error, term("sums of gradients that overflow have no bound", np.inf, error)
     )

@@ -153,7 +153,7 @@ def scores_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarray
     products = (finite(product_sizes(forward, contract)) + finite(dot_product_error(forward, contract))) * in_products
     inside = most_of_row(products) <= term(
         "sums of products of q and k",
-        contract.largest("score_accumulation", "inner_accumulation", "stored_scores"),
+        contract.largest("products", "score_accumulation", "inner_accumulation", "stored_scores"),
         np.inf,
     )
     scaled = np.abs(forward.scaled) + finite(scaled_error(forward, contract))
@@ -284,7 +284,7 @@ def weights_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
     if by_lse:  # an error of the LSE, absolute in an exponent, makes the sum of the weights larger than 1
         sums = sums * growth_by_lse(forward, contract, weights)
     inside = sums <= term(
-        "sums of weights and values", contract.largest("output_accumulation", "inner_accumulation"), np.inf
+        "sums of weights and values", contract.largest("products", "output_accumulation", "inner_accumulation"), np.inf
     )
     # Where the row sum's reciprocal multiplies the output, that must be a normal number; of a sum above 1 anywhere.
     normal = weighs_one or guard(
@@ -316,7 +316,7 @@ def weights_fit(forward: Intermediates, contract: ResolvedContract) -> np.ndarra
     # An output of fewer keys may be any combination of their values, and so may the sums of their products be.
     if contract.lse_merges or contract.normalize == "every_tile":
         seen = _largest_seen(forward, sizes) * in_sums
-        most = contract.largest("output_accumulation", "inner_accumulation") / c
+        most = contract.largest("products", "output_accumulation", "inner_accumulation") / c
         if contract.lse_merges:
             most = min(most, contract.largest("partial_outputs", "softmax") / _size_of_merged(contract))
         inside &= seen <= term("outputs of parts", most, np.inf)

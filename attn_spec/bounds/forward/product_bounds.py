@@ -268,7 +268,7 @@ def exact_scores(forward: Intermediates, contract: ResolvedContract) -> np.ndarr
         min(0.0, math.log2(sigma)) if contract.scale_on == "operands" and sigma else 0.0
     )
     products = np.minimum(operands, low_q + low_k) + min(0.0, math.log2(sigma) if sigma else 0.0)
-    summed = max(form.emin for form in contract.formats("score_accumulation", "inner_accumulation"))
+    summed = max(form.emin for form in contract.formats("score_accumulation", "inner_accumulation", "products"))
     return (
         guard("exact scores fit the accumulator", fits, True)
         & guard("exact scores have normal products", products >= summed, True)

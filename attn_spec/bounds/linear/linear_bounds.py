@@ -441,7 +441,7 @@ def in_domain(errors: LinearError, allowed: np.ndarray) -> np.ndarray:
         (forward.visible @ (errors.b.max(axis=-1, keepdims=True) * errors.v)).max(axis=-1, initial=0.0),
     ]
     stages = ["score_accumulation", "inner_accumulation", "stored_scores", "output_accumulation", "row_sum"]
-    stages += ["softmax", "probabilities", "partial_outputs", "multiplicands"]
+    stages += ["products", "softmax", "probabilities", "partial_outputs", "multiplicands"]
     G = np.maximum(_scores_first(errors, "output_accumulation"), _keys_first(errors, "output_accumulation"))
     G = np.broadcast_to(G, errors.forward.N.shape)[..., 0]
     inside &= np.maximum.reduce(held) * (1 + G) <= term("sums of linear attention", contract.largest(*stages), np.inf)

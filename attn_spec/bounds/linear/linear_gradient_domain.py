@@ -18,7 +18,7 @@ from attn_spec.contract.terms import guard
 _HOLD = (
     *("multiplicands", "score_accumulation", "stored_scores", "softmax", "partial_outputs"),
     *("weight_gradients", "score_gradients"),
-    *("inner_accumulation", "gradient_accumulation", "partial_gradients", "output_accumulation"),
+    *("products", "inner_accumulation", "gradient_accumulation", "partial_gradients", "output_accumulation"),
 )
 
 

@@ -143,10 +143,15 @@ class Adversary(Arithmetic):
         return torch.where((total == 0) | (term == 0), y, self.round(y, stage))
 
     def products(self, x: Any, y: Any) -> list[Tensor]:
-        """Return x y less the omitted products of pieces, for the narrowest factors, whose format is unknown here."""
+        """Return x y, rounded to a format of products if there is one, or else less the omitted products of pieces.
+
+        These are of the narrowest factors, whose format is unknown here.
+        """
         sources = (self.format_of("input"), self.c.format("probabilities"), cotangent_format(self.c))
         narrowest = min(sources, key=lambda form: form.precision)
         left = products.skipped_pieces(self.c, narrowest, narrowest)
+        if self.c.products is not None:
+            return [self.round(x * y, "products")]
         return [x * y * (1 + left * self.choices.next((x * y).shape))] if left > SMALLEST else [x * y]
 
     def add_block(self, total: Any, block: list[Any], accumulator: str) -> Tensor:

@@ -242,6 +242,13 @@ WAYS = (
     Way(name="upper bound", contract={"reference": "upper_bound", "reference_range": 16.0}),
     Way(name="two pieces", contract={"multiplicand_pieces": 2}, problem={"dtype": "float64"}),
     Way(name="three pieces", contract={"multiplicand_pieces": 3}),
+    Way(name="products", contract={"products": NARROW}),
+    Way(name="products of one column", contract={"products": NARROW}, problem=ONE),
+    Way(
+        name="tiny products",
+        contract={"products": NARROW, "float16_subnormals": "kept"},
+        problem={"queries": 2.0**-9, "spread": 2.0**-6, "value": 2.0**-16, "value_spread": 2.0**-15},
+    ),
     Way(name="inner accumulator", contract={"inner_accumulation": NARROW, "inner_terms": 2}, problem={"n": 6, "D": 5}),
     Way(
         name="matrix unit",

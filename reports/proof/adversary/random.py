@@ -32,7 +32,7 @@ from .cases import FINE, STAGES
 from .layer_steps import BiasFirst, HeadByHead, InOneSum
 from .problems import NARROW, small_layer, small_problem
 
-#: Share of attacks on layers, and of those whose dP is narrow.
+#: Share of attacks on layers, of those whose dP is narrow, and of those whose products are rounded before their sums.
 LAYERS = 0.2
 #: Stages that are drawn apart, or are those of other members; and those of which some are narrow.
 _APART = ("weight_gradients", "alibi_terms", "rotary_tables")
@@ -71,6 +71,8 @@ def random_attack(seed: int) -> Attack:
         contract = replace(contract, alibi_terms=one_of(of_dP, ("float64", *_FORMATS)))
         if may_differentiate(contract.at("float64"), order):
             contract = replace(contract, backward_weights="stored")
+    if (of_products := np.random.default_rng([seed, 4])).random() < LAYERS:
+        contract = replace(contract, products=one_of(of_products, _FORMATS), multiplicand_pieces=1)
     of_sinks = np.random.default_rng([seed, 3])
     sinks = drawn_sinks(of_sinks, contract, order)
     contract, order = replace(contract, sink_reference=sinks.reference), replace(order, sink=sinks.tile)

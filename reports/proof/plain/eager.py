@@ -87,6 +87,20 @@ def sink_column(
 
 @kernel(
     framework="torch",
+    dtypes=DTYPES,
+    contract=replace(SOFTMAX32, products="input", stored_scores="work"),
+    supports=(*OPTIONS, "window", "backward"),
+)
+def products_in_half(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, **seen: Any) -> Tensor:
+    """Attend by products of tensors and their sums in float32, as kernels for one query at a time do."""
+    k, v = for_query_heads(k, q.shape[1]), for_query_heads(v, q.shape[1])
+    s = (q[..., None, :] * k[..., None, :, :]).sum(-1, dtype=torch.float32)
+    p = softmax32(s * (q.shape[-1] ** -0.5 if scale is None else scale), hidden(q, k, **seen)).to(q.dtype)
+    return (p[..., None] * v[..., None, :, :]).sum(-2, dtype=torch.float32).to(q.dtype)
+
+
+@kernel(
+    framework="torch",
     dtypes=HALVES,
     contract=replace(SOFTMAX32, scale_on="operands"),
     supports=("scale", "causal", "cross", "dv", "backward"),

@@ -204,6 +204,11 @@ def in_float16(a: Tensor, b: Tensor, c: Tensor | float = 0.0) -> Tensor:
     return total.float()
 
 
+def rounded(dtype: torch.dtype, a: Tensor, b: Tensor, c: Tensor | float = 0.0) -> Tensor:
+    """Multiply numbers of half one by one in half, and sum in float32, as tl.sum(q[None, :] * k, 1) does."""
+    return (a.to(dtype)[..., None] * b.to(dtype)[..., None, :, :]).sum(-2, dtype=torch.float32) + c
+
+
 def _unit(block: int, extra: int) -> Contract:
     return Contract(exponent="natural", kv_tile=32, matrix_block=block, matrix_extra_bits=extra)
 
@@ -237,6 +242,9 @@ promoted_float16 = emulates(
     Contract(exponent="natural", matrix_rounding=None, kv_tile=32, inner_accumulation="float16", inner_terms=16),
     "float16",
 )
+_IN_HALF = Contract(exponent="natural", kv_tile=32, products="input")
+products_in_bfloat16 = emulates("plain:products_in_bfloat16", partial(rounded, torch.bfloat16), _IN_HALF, "bfloat16")
+products_in_float16 = emulates("plain:products_in_float16", partial(rounded, torch.float16), _IN_HALF, "float16")
 float16_accumulators = emulates(
     "plain:float16_accumulators",
     in_float16,

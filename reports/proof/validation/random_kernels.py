@@ -59,6 +59,7 @@ from .random_options import (
     drawn_lengths,
     drawn_long_context,
     drawn_output,
+    drawn_products,
     drawn_scores,
     drawn_sinks,
     drawn_ties,
@@ -134,8 +135,10 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
         executes, declares = (_with(contract, backward_weights="stored") for contract in (executes, declares))
     cast, in_exponent = drawn_cast(np.random.default_rng([seed, 15]), executes, declares)
     executes, declares = (_with(contract, **cast) for contract in (executes, declares))
-    quantisers = {} if presentation else drawn_quantisers(seed, executes)
-    executes, declares = (_with(contract, **quantisers) for contract in (executes, declares))
+    factors = {} if presentation else drawn_quantisers(seed, executes)
+    executes, declares = (
+        _with(contract, **factors, **drawn_products(seed, executes)) for contract in (executes, declares)
+    )
     stored, of_output = drawn_output(np.random.default_rng([seed, 18]), layer)
     executes, declares = (_with(contract, **stored) for contract in (executes, declares))
     executes = replace(executes, **worse)

@@ -83,6 +83,13 @@ def drawn_cast(rng: np.random.Generator, executes: Contract, declares: Contract)
     return fields, in_exponent
 
 
+def drawn_products(seed: int, executes: Contract) -> dict[str, str]:
+    """Draw the format of products that are rounded before their sum, one kernel in 16 of those without pieces."""
+    rng = np.random.default_rng([seed, 22])  # other draws stay as they are
+    form = one_of(rng, WIDE_FORMATS)
+    return {"products": form} if rng.random() < SCALED and executes.multiplicand_pieces == 1 else {}
+
+
 def drawn_output(rng: np.random.Generator, layer: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Draw the fields of an output in 8 bits, one kernel in 16 but for layers, and for most the option of its scale."""
     form, overflow = FORMATS[one_of(rng, EIGHT_BITS)], one_of(rng, ("saturates", "leaves"))

@@ -54,6 +54,9 @@ SCORES: dict[tuple[str, str, str], tuple[Strike, ...]] = {
     ("gradient_accumulation", "matrix unit, fewer bits", "dk"): ("bits below the grid of a block",),
     ("several", "sums of 2 on a unit of 4, 0 bits", "lse"): ("alignment to the largest",),
     ("several", "sums of 2 on a unit of 4, 2 bits", "lse"): ("the cut of a block's sum",),
+    ("several", "products", "lse"): ("products rounded before sums",),
+    ("several", "tiny products", "lse"): ("underflow of products rounded before sums",),
+    ("several", "products of integers", "lse"): ("the bits of products rounded before sums",),
     ("several", "inner accumulator, tiny scores", "lse"): ("the underflow of an inner accumulator",),
     ("score_accumulation", "scale 2.0, operands", "dv"): (but(2, "powers of 2 have no exact root"),),
     ("stored_scores", "roots of the scale", "dv"): (

@@ -131,6 +131,11 @@ SCORE_WAYS = (
         contract=_UNIT | {"matrix_block": 4, "matrix_extra_bits": 2, "score_accumulation": "bfloat16"},
     ),
     Way(
+        name="products of integers",
+        problem=ONE | {"scale": 2.0**-12, "queries": 2.0**12, "spread": 2.0**12},
+        contract={"products": "tf32"},
+    ),
+    Way(
         name="inner accumulator, tiny scores",
         problem=ONE | {"scale": 1.0, "queries": 2.0**-9, "spread": 2.0**-6},
         contract=_INNER,
