@@ -58,8 +58,15 @@ class _Varied(TiledAttention if TYPE_CHECKING else object):
         self.sinks = None
         return found[0], super().__call__()[1]
 
+    def handed_over(self, out: np.ndarray, lse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.agreed_output(out), self.agreed_lse(lse)
+
     def finish(self, acc: np.ndarray, l: np.ndarray) -> np.ndarray:
-        out, empty = super().finish(acc, l), self.empty_rows()[..., None]
+        return self.agreed_output(super().finish(acc, l))
+
+    def agreed_output(self, out: np.ndarray) -> np.ndarray:
+        """Return the output with what the conventions say of queries that see no key, or are unused."""
+        empty = self.empty_rows()[..., None]
         if self.agreed.unused_rows == OPEN:
             out = np.where(self.there()[..., None], out, _ARBITRARY)
         if self.agreed.empty_row_by_bias == SAME:
@@ -93,7 +100,10 @@ class _Varied(TiledAttention if TYPE_CHECKING else object):
         return steps(self.c, self.order, *tensors, **dropped, o_scale=self.given_descales.get("o_scale"))()[0]
 
     def log_sum_exp(self, m: np.ndarray, l: np.ndarray) -> np.ndarray:
-        lse = super().log_sum_exp(m, l)
+        return self.agreed_lse(super().log_sum_exp(m, l))
+
+    def agreed_lse(self, lse: np.ndarray) -> np.ndarray:
+        """Return the log-sum-exp in the base of the conventions, with what they say of queries that see no key."""
         if self.agreed.lse_base == "2":
             lse = self.round(lse * self.round(math.log2(math.e), "lse"), "lse")
         empty = _ARBITRARY if self.agreed.empty_lse == OPEN else float(self.agreed.empty_lse)

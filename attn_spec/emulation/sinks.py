@@ -17,8 +17,7 @@ class SinkFactor(TiledAttention):
         if self.sinks is None:
             return super().__call__()
         with np.errstate(all="ignore"):
-            z = self.moved_sink()
-            self.sinks = None
+            z, sinks, self.sinks = self.moved_sink(), self.sinks, None
             m, l, acc = self.fold(self.tiles())
             acc = self.convert(self.unscaled(acc), "softmax", "output_accumulation")
             value = self.divide(acc, self.nonzero(l))
@@ -26,7 +25,12 @@ class SinkFactor(TiledAttention):
             L = self.natural_lse(m, l)[..., None]
             out = self.round(value * self.factor_beside(z, L), "softmax")
             lse = self.moved_back(self.joined_lse(z, L)[..., 0])
-            return self.stored_output(self.raised(out, "output"), "softmax"), lse
+            out, self.sinks = self.stored_output(self.raised(out, "output"), "softmax"), sinks
+            return self.handed_over(out, lse)
+
+    def handed_over(self, out: Any, lse: Any) -> tuple[Any, Any]:
+        """Return output and log-sum-exp as the caller gets them."""
+        return out, lse
 
     def factor_beside(self, z: Any, L: Any) -> Any:
         """Return 1 / (1 + exp(z - L)), the share of the keys in the row sum."""
