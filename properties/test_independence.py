@@ -17,7 +17,7 @@ from attn_spec.problem.traits import adds_to_scores
 from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, selected
 from attn_spec.search.drawing.cotangents import randomness
 from attn_spec.search.drawing.strategies import TAME, problems
-from attn_spec.search.histories import reason_to_overwrite, rewritten
+from attn_spec.search.histories import asked_otherwise, reason_to_overwrite, rewritten
 from attn_spec.search.property import attention_property
 
 FUNCTION = "attention is a function of its arguments"
@@ -166,17 +166,20 @@ def test_equal_calls_give_equal_answers(subject: Subject, problem: Problem) -> N
 
 @attention_property(
     source=FUNCTION,
-    hunts="answers stored under a shape or an address and given again for other contents",
+    hunts="answers, or what is made of options, stored under a shape or an address and used again for other contents",
     needs=("in_place",),
     problems=lambda subject: problems(subject, without=("empty",), regimes=TAME),
     each_call=True,
 )
 def test_old_answers_are_not_given_again(subject: Subject, problem: Problem) -> None:
-    """Another problem in the memory of the first gets its own answer, and then the first problem its first answer."""
+    """Another problem in the memory of the first gets its own answer, and then the first problem its first answer.
+
+    So does the first problem with other values of its options, such as lengths, slopes or a scale.
+    """
     arrange = memory.in_the_same_place(tensors=len(subject.presentation.tensors))
     first = subject(problem, arrange=arrange)
-    other = rewritten(problem)
-    assert_within_bound(subject, other, subject(other, arrange=arrange))
+    for other in filter(None, (rewritten(problem), asked_otherwise(subject, problem))):
+        assert_within_bound(subject, other, subject(other, arrange=arrange))
     again = subject(problem, arrange=arrange)
     assert_agree(subject, problem, first, again, "after another problem of the same shape was solved")
 

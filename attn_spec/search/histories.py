@@ -1,16 +1,24 @@
-"""Histories of calls: another problem of the same shape, and which subjects keep results through the next call."""
+"""Histories of calls: other problems of the same shape, and which subjects keep results through the next call."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attn_spec.numbers import bits
+from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options.option import CHOICE
+from attn_spec.problem.validation import ProblemError
 from attn_spec.search.drawing.cotangents import randomness
+from attn_spec.search.drawing.regimes import Recipe
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from attn_spec.kernels.subject import Subject
+    from attn_spec.problem.options.option import Option
     from attn_spec.problem.problem import Problem
 
 
@@ -25,6 +33,37 @@ def rewritten(problem: Problem, keep: int | None = None) -> Problem:
     arrays = {name: getattr(problem, name) for name in changed}
     other = {name: bits.nearest(rng.standard_normal(x.shape), problem.dtype_of(name)) for name, x in arrays.items()}
     return problem.with_inputs(**{name: np.where(kept, x, other[name]) for name, x in arrays.items()})
+
+
+def asked_otherwise(subject: Subject, problem: Problem) -> Problem | None:
+    """Return the problem with other values of the options that it uses, of the same shapes, and the same q, k and v.
+
+    None if no option has another value that the kernel takes beside the others, or if no recipe made the problem.
+    """
+    recipe = problem.recipe
+    if not isinstance(recipe, Recipe):
+        return None
+    rng, used, others = randomness(problem), problem.options(), {}
+    for name in [name for name in OPTIONS if name in used]:
+        if values := _other_values(OPTIONS[name], getattr(recipe, name), recipe.lengths):
+            others[name] = values[rng.integers(len(values))]
+    if not others:
+        return None
+    try:
+        made = replace(recipe, **others).problem()
+        other = problem.replace(**{name: getattr(made, name) for name in others})
+    except ProblemError:
+        return None
+    return None if subject.kernel.limits.refusal(other) else other
+
+
+def _other_values(row: Option, value: Any, lengths: Mapping[str, int]) -> list[Any]:
+    """Return the values of a recipe that an option may have in place of one, with tensors of the same axes."""
+    if row.kind == CHOICE:
+        return []
+    axes = value.partition("@")[2] if row.tensor is not None else ""
+    fitting = (other for other in row.draws if other not in (None, value) and row.fits(other, lengths))
+    return [other for other in fitting if not axes or other.partition("@")[2] == axes]
 
 
 def reason_to_overwrite(subject: Subject) -> str:
