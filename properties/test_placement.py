@@ -12,7 +12,7 @@ from attn_spec.kernels.placement import LONGEST, PAGE_SIZES, TAILS
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits
-from attn_spec.search.drawing.strategies import named, problems
+from attn_spec.search.drawing.strategies import can_use, named, problems
 from attn_spec.search.property import attention_property
 
 PAGED = "Kwon et al. 2023, arXiv 2309.06180, 4.1: a table maps the pages of a sequence to pages of the cache"
@@ -25,6 +25,8 @@ LONGEST_SOURCE = (
 BATCH = st.sampled_from((2, 3, 1, 4))
 #: Lengths of keys, most of which leave some keys out.
 KEYS = named(("ragged", "one_less", "last_shorter", "edges", "but_one", "full"), axes="B111")
+#: Lengths with which two sequences or more have nearly all keys.
+NEARLY_ALL = named(("one_less", "last_shorter", "full"), axes="B111")
 
 
 def of_sequences(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
@@ -36,8 +38,14 @@ def of_sequences(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
 def with_common_prefixes(subject: Subject) -> SearchStrategy[Problem]:
     """Draw problems in which sequences have the keys and values of the first one, the last key of the axis excepted.
 
-    So it is with descales that have a number for each key.
+    So it is with descales that have a number for each key. There are more keys than the smallest page has, so that a
+    page is shared.
     """
+    smallest = min(subject.kernel.limits.page_sizes or PAGE_SIZES)
+
+    def drawn(**asked: Any) -> SearchStrategy[Problem]:
+        few = {"batch": st.sampled_from((2, 3, 4)), "seqused_k": NEARLY_ALL}
+        return of_sequences(subject, where=lambda recipe: recipe.key_length > smallest, **few, **asked)
 
     def prefixed(problem: Problem) -> Problem:
         common = {}
@@ -48,7 +56,24 @@ def with_common_prefixes(subject: Subject) -> SearchStrategy[Problem]:
                 common[name] = x
         return problem.replace(**common)
 
-    return of_sequences(subject, batch=st.sampled_from((2, 3, 4)), seqused_k=KEYS).map(prefixed)
+    long: dict[str, Any] = {}
+    if smallest > max(PAGE_SIZES):  # few problems are so long
+        long["key_length"] = st.sampled_from((smallest + 1, 2 * smallest, 2 * smallest + 3))
+    either = [drawn(**long)]
+    if takes_chunks(subject):
+        lengths = {"key_length": st.sampled_from((smallest + 6, 2 * smallest + 5, 5 * smallest + 7)), "query_length": 5}
+        # A sink must be in one part alone, of common keys or of others.
+        beside = ((), *((("sinks",),) if can_use(subject, "sinks") else ()))
+        needs = ("seqused_k", "causal", "cross")
+        either += [drawn(needs=(*needs, *also), without=("empty", "window"), **lengths) for also in beside]
+    return st.one_of(either).map(prefixed)
+
+
+def takes_chunks(subject: Subject) -> bool:
+    """Return whether the last few queries of a sequence may be those of a causal call, without a window."""
+    limits = subject.kernel.limits
+    able = all(can_use(subject, name) for name in ("causal", "cross")) and "window" not in limits.needed
+    return able and limits.query_lengths is None and limits.step("QK") == 1 and not limits.equal_lengths
 
 
 def without_pages(own: Subject) -> str:
@@ -79,13 +104,16 @@ def placed(subject: Subject, problem: Problem, **choices: Any) -> Answer:
     return replace(subject, choices=choices)(problem)
 
 
-def assert_placed_alike(subject: Subject, problem: Problem, before: Answer, what: str, **choices: Any) -> None:
+def assert_placed_alike(
+    subject: Subject, problem: Problem, before: Answer, what: str, *, has_bits: bool = True, **choices: Any
+) -> None:
     """Raise :class:`Refutation` unless a call with these choices has the answer ``before``.
 
-    Its bits are compared if the kernel declares that equal inputs have equal bits; else it must be within its bound.
+    Its bits are compared if the kernel declares that equal inputs have equal bits, and such calls ``has_bits`` in
+    common; else it must be within its bound.
     """
     after = placed(subject, problem, **choices)
-    if compares_bits(subject):
+    if has_bits and compares_bits(subject):
         assert_unchanged(before, after, what)
     else:
         assert_within_bound(subject, problem, after)
@@ -143,9 +171,16 @@ def test_what_a_table_has_behind_the_last_page_changes_nothing(subject: Subject,
     not_applicable=without_pages,
 )
 def test_sequences_may_share_pages(subject: Subject, problem: Problem) -> None:
-    """Sequences with equal keys at their beginning get the same bits with common pages as with pages of their own."""
-    before = subject(problem)
-    assert_placed_alike(subject, problem, before, "after sequences shared pages", shares_pages=True)
+    """Sequences with equal keys at their beginning may have common pages.
+
+    A kernel may attend to these once for all sequences, in another order. So the answer has the same bits as with pages
+    of their own if the kernel is batch invariant, and else it is within its bound.
+    """
+    sizes = sorted(subject.kernel.limits.page_sizes or PAGE_SIZES)
+    where = {"page_sizes": tuple(size for size in sizes if size < problem.key_length)}
+    before = placed(subject, problem, **where)
+    invariant, what = subject.conventions.batch_invariant, "after sequences shared pages"
+    assert_placed_alike(subject, problem, before, what, has_bits=invariant, shares_pages=True, **where)
 
 
 @attention_property(
