@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from attn_spec.contract.readings import readings
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
@@ -104,10 +105,20 @@ def test_a_nan_in_v_reaches_its_column_of_the_rows_that_see_it(subject: Subject,
         raise Refutation(f"the NaN of v[{b}, {g}, {j}, {c}] spread to columns or queries it has no part in")
 
 
+def subtracts_no_maximum(subject: Subject) -> str:
+    """Return why an infinite score may leave a number; an empty text if the contract subtracts a row's maximum."""
+    ways = readings(subject.contract)
+    if all(contract.reference != "maximum" for contract in ways):
+        return f"its contract subtracts no maximum, reference={ways[0].reference!r}"
+    if all(contract.lse_merges and contract.merging == "difference" for contract in ways):
+        return 'its weights are found from differences of scores and log-sum-exps, merging="difference"'
+    return ""
+
+
 @attention_property(
     source=IEEE + "; inf - inf, the score less the maximum of its row, is NaN",
     hunts="scores clipped to finite numbers, a guard against a maximum of -inf that takes +inf too",
-    not_applicable=partial(without_nan, "k"),
+    not_applicable=lambda subject: without_nan("k", subject) or subtracts_no_maximum(subject),
     problems=lambda subject: problems(
         subject,
         without=("empty", "scale", "softcap", "rotary", adds_to_scores, replaces_score, changes_weights, ties_values),
@@ -116,9 +127,10 @@ def test_a_nan_in_v_reaches_its_column_of_the_rows_that_see_it(subject: Subject,
     ),
 )
 def test_an_infinite_score_gives_no_number(subject: Subject, problem: Problem) -> None:
-    """An infinite entry of k, where queries are positive, makes the rows NaN that see the key.
+    """An infinite entry of k, where queries are positive, makes the rows NaN that see the key and another one.
 
-    In a dtype without infinities the entry is NaN, as what it makes of numbers that are too large.
+    The softmax of one score is 1 whatever it is, and no score need be computed. In a dtype without infinities the entry
+    is NaN, as what it makes of numbers that are too large.
     Other rows are the subject of ``a_nan_in_v_reaches_its_column_of_the_rows_that_see_it``.
     """
     rng = randomness(problem)
@@ -127,7 +139,9 @@ def test_an_infinite_score_gives_no_number(subject: Subject, problem: Problem) -
     q[..., c] = np.maximum(np.abs(q[..., c]), 1.0)
     k[b, g, j, c] = bits.nearest(np.array(np.inf), problem.dtype_of("k"))
     found = np.isnan(subject(problem.replace(q=q, k=k))["output"])
-    if rows := int((rows_that_see(problem, b, g, j)[..., None] & ~found).any(-1).sum()):
+    sees = rows_that_see(problem, b, g, j) & (problem.visible.sum(-1) > 1)
+    if rows := int((sees[..., None] & ~found).any(-1).sum()):
         raise Refutation(
-            f"k[{b}, {g}, {j}, {c}] is {k[b, g, j, c]} and its scores are, but {rows} rows that see it hold numbers"
+            f"k[{b}, {g}, {j}, {c}] is {k[b, g, j, c]} and its scores are, but {rows} rows that see it hold numbers; a "
+            "kernel that subtracts no maximum of a row says so by the contract field reference, or merging"
         )
