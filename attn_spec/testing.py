@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import starmap
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -400,23 +401,26 @@ class Asked:
         return self.made.place(worst.quantity, worst.index)
 
     def _hint(self, worst: WorstElement, answer: Mapping[str, Any]) -> str:
-        """Return contracts, or else other problems, that explain the row of the worst element."""
+        """Return other problems, or else contracts, that explain the row of the worst element."""
         b, h, *_ = worst.index
         part, row = self.made.part(answer, b, 0 if self.made.layer else h), np.array(worst.index[2:3])
         found, problem = {**part.answer(row), "conventions": self.conventions}, part.problem.rows(row)
         declared = self.contract.at(problem.dtype)
-        # One row tells contracts apart less than all rows of its head do.
-        whole, rows = (part.problem, np.arange(part.problem.query_length)) if is_small(part.problem) else (problem, row)
-        every = {**part.answer(rows), "conventions": self.conventions}
-        holding = [name for name in contracts_that_hold(declared, whole, **every) if name != self._contract]
-        hints = plainest(map(within, holding)) or [
+        hints = [
             *(f"right for the same tensors {words}" for words in self._meant(worst)),
-            *right_for(problem, lambda other: judge(other, self.contract.at(problem.dtype), **found)),
+            *right_for(problem, lambda other: judge(other, declared, **found)),
         ]
+        if not hints:
+            # One row tells contracts apart less than all rows of its head do.
+            small = is_small(part.problem)
+            whole, rows = (part.problem, np.arange(part.problem.query_length)) if small else (problem, row)
+            every = {**part.answer(rows), "conventions": self.conventions}
+            holding = contracts_that_hold(declared, whole, **every)
+            hints = [*plainest(within(name, zeros) for name, zeros in holding.items() if name != self._contract)]
         return f"this row is {', or '.join(hints)}" if hints else ""
 
     def _hint_of_gradients(self, worst: WorstElement) -> str:
-        """Return contracts, or else other calls or problems, that explain the gradients of the worst element's kv head.
+        """Return other calls or problems, or else contracts, that explain the gradients of the worst element's kv head.
 
         All heads are explained together if a gradient is a sum over them. The text is empty if the problem is too large
         to judge again.
@@ -434,14 +438,17 @@ class Asked:
             same = all(has_gradient(problem, name, x.shape) for name, x in part.found.items())
             return of(part, problem) if same else None
 
-        found = (part.cotangent, part.found, part.lse_cotangent)
-        hints = [*plainest(map(within, gradient_contracts_that_hold(contract, part.problem, *found)))]
+        hints = [
+            f"right for the same tensors {words}"
+            for words, other in other_calls(self.given)
+            if (meant := other.part(worst.quantity, place)) is not None
+            and is_small(meant.problem)
+            and explains(of(meant, meant.problem))
+        ]
+        hints += right_for(part.problem, of_same_tensors)
         if not hints:
-            for words, other in other_calls(self.given):
-                meant = other.part(worst.quantity, place)
-                if meant is not None and is_small(meant.problem) and explains(of(meant, meant.problem)):
-                    hints.append(f"right for the same tensors {words}")
-            hints += right_for(part.problem, of_same_tensors)
+            found = (part.cotangent, part.found, part.lse_cotangent)
+            hints = [*plainest(starmap(within, gradient_contracts_that_hold(contract, part.problem, *found).items()))]
         return f"these gradients are {', or '.join(hints)}" if hints else ""
 
     def _small_part(self, worst: WorstElement) -> GradientPart | None:

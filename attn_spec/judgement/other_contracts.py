@@ -28,12 +28,13 @@ BOTH: dict[str, Any] = {
     "row_sum_of": "either",
     "lse_merges": 1,
     "scale_on": "operands",
-    "products": "input",
 }
 #: Fields of the forward pass: formats of its stages, which kernels often have as narrow as their inputs.
 FORWARD: dict[str, Any] = dict.fromkeys(
     ("score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities", "output_accumulation"), "input"
 )
+#: Fields that few kernels change, and that allow as much as a preset.
+RARE: dict[str, Any] = {"products": "input"}
 #: Fields of the backward pass, with values that kernels often have.
 BACKWARD: dict[str, Any] = {
     "weight_gradients": "input",
@@ -50,20 +51,28 @@ def presets_that_hold(problem: Problem, **answer: Any) -> list[str]:
     return [name for name, contract in _presets(problem.dtype) if explains(judge(known, contract, **answer))]
 
 
-def contracts_that_hold(contract: ResolvedContract, problem: Problem, **answer: Any) -> list[str]:
+def contracts_that_hold(contract: ResolvedContract, problem: Problem, **answer: Any) -> dict[str, bool]:
     """Return contracts under which an answer is within its bound: the declared one with a field of ``BOTH`` changed,
-    then with a field of ``FORWARD``, and presets.
+    then with one of ``FORWARD``, and presets, then with one of ``RARE``. With each name stands whether an output
+    of zeros is within it too.
 
     Each measures all elements that are outside the bound of the declared one. Of each kind the contract that allows
     least comes first.
     """
     known, dtype = analysis_of(problem), problem.dtype
-    likely, others = (_described(_changed(contract, dtype, fields), dtype) for fields in (BOTH, FORWARD))
+    likely, others, rare = (_described(_changed(contract, dtype, fields), dtype) for fields in (BOTH, FORWARD, RARE))
+    nothing = {"output": np.zeros_like(answer["output"])} if answer.get("output") is not None else None
 
     def judged(other: ResolvedContract) -> Judgement:
         return judge(known, other, **answer)
 
-    return [*_sharpest(contract, likely, judged), *_sharpest(contract, [*others, *_presets(dtype)], judged)]
+    def allows_zeros(other: ResolvedContract) -> bool:
+        return nothing is not None and not judge(known, other, **answer | nothing).refuted
+
+    found: dict[str, bool] = {}
+    for contracts in (likely, [*others, *_presets(dtype)], rare):
+        found |= _sharpest(contract, contracts, judged, allows_zeros)
+    return found
 
 
 def gradient_contracts_that_hold(
@@ -72,12 +81,20 @@ def gradient_contracts_that_hold(
     dO: np.ndarray,
     found: Mapping[str, np.ndarray],
     dL: np.ndarray | None = None,
-) -> list[str]:
+) -> dict[str, bool]:
     """Return contracts with one field changed from the declared one, under which gradients are within their bounds, as
-    :func:`contracts_that_hold` does.
+    :func:`contracts_that_hold` does; with whether gradients of zeros are so too.
     """
-    others = _described(_changed(contract, problem.dtype, BACKWARD | BOTH), problem.dtype)
-    return _sharpest(contract, others, lambda other: judge_gradients(problem, other, dO, found, dL))
+    others = _described(_changed(contract, problem.dtype, BACKWARD | BOTH | RARE), problem.dtype)
+    nothing = {name: np.zeros_like(x) for name, x in found.items()}
+
+    def judged(other: ResolvedContract) -> Judgement:
+        return judge_gradients(problem, other, dO, found, dL)
+
+    def allows_zeros(other: ResolvedContract) -> bool:
+        return not judge_gradients(problem, other, dO, nothing, dL).refuted
+
+    return _sharpest(contract, others, judged, allows_zeros)
 
 
 def _presets(dtype: str) -> list[tuple[str, ResolvedContract]]:
@@ -92,18 +109,21 @@ def _sharpest(
     declared: ResolvedContract,
     others: Iterable[tuple[str, ResolvedContract]],
     judged: Callable[[ResolvedContract], Judgement],
-) -> list[str]:
-    """Return the names of the contracts that explain all that is outside the declared one; those that allow it least
-    come first.
+    allows_zeros: Callable[[ResolvedContract], bool],
+) -> dict[str, bool]:
+    """Return the contracts that explain all that is outside the declared one, by name, with what ``allows_zeros`` says.
+
+    Those that allow what is outside least come first.
     """
     outside = {one.name: one.outside for one in judged(declared).measurements}
-    found: dict[str, float] = {}
+    found: dict[str, tuple[float, bool]] = {}
     for name, other in others:
         judgement = judged(other)
         at = [(one, outside[one.name]) for one in judgement.measurements]
         if explains(judgement) and all(one.measured[wrong].all() for one, wrong in at):
-            found.setdefault(name, sum(float(one.allowed[wrong].sum()) for one, wrong in at))
-    return sorted(found, key=found.__getitem__)
+            allowed = sum(float(one.allowed[wrong].sum()) for one, wrong in at)
+            found.setdefault(name, (allowed, allows_zeros(other)))
+    return {name: zeros for name, (_, zeros) in sorted(found.items(), key=lambda item: item[1][0])}
 
 
 def _changed(contract: ResolvedContract, dtype: str, fields: Mapping[str, Any]) -> Iterator[ResolvedContract]:

@@ -27,6 +27,10 @@ PRODUCTS = 2**20
 MOST = 3
 #: Beginning of a hint that names a contract.
 _CONTRACT = "within the bound of contract"
+#: End of a hint that names a contract under which zeros are an answer too.
+_AS_ZEROS = ", as zeros are"
+#: Beginning of a hint that names a convention.
+_CONVENTION = "right with conventions="
 
 
 class Judged(Protocol):
@@ -38,24 +42,46 @@ class Judged(Protocol):
     def exercised(self) -> bool: ...
 
 
-def within(contract: str) -> str:
-    """Return the hint that an answer is within the bound of a contract other than the declared one."""
-    return f"{_CONTRACT} {contract!r}"
+def within(contract: str, allows_zeros: bool) -> str:
+    """Return the hint that an answer is within the bound of a contract other than the declared one.
+
+    If zeros are so too, the contract explains next to nothing, and the hint says it.
+    """
+    return f"{_CONTRACT} {contract!r}" + (_AS_ZEROS if allows_zeros else "")
+
+
+def with_convention(name: str, choice: str) -> str:
+    """Return the hint that an answer is right under another choice of a convention."""
+    return f"{_CONVENTION}{{{name!r}: {choice!r}}}"
 
 
 def names_a_contract(hint: str) -> bool:
-    """Return whether a hint names a contract; on a small problem a contract may fit by chance."""
+    """Return whether a hint names a contract."""
     return hint.startswith(_CONTRACT)
 
 
+def plain(hint: str) -> str:
+    """Return a hint without what it says of zeros, which may differ from problem to problem."""
+    return hint.removesuffix(_AS_ZEROS)
+
+
+def may_fit_by_chance(hint: str) -> bool:
+    """Return whether a hint is about all answers of a kernel, so that it must explain more than the smallest problem:
+    one that names a contract or a convention, or asks for a convention.
+    """
+    return names_a_contract(hint) or hint.startswith(_CONVENTION) or "declare a convention" in hint
+
+
 def plainest(hints: Iterable[str]) -> tuple[str, ...]:
-    """Return hints with few contracts: the sharpest come first, and no preset after a contract with a field changed."""
+    """Return hints with few contracts, behind all others: the sharpest first, and no preset after one with a field
+    changed.
+    """
     contracts, others = [], []
     for hint in hints:
         (contracts if names_a_contract(hint) else others).append(hint)
     first = next((number for number, hint in enumerate(contracts) if "(" in hint), len(contracts))
     kept = [hint for number, hint in enumerate(contracts) if number < first or "(" in hint]
-    return *kept[:MOST], *others
+    return *others, *kept[:MOST]
 
 
 def explains(judgement: Judged) -> bool:

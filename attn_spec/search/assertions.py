@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,7 @@ from attn_spec.contract.readings import gradient_readings_of, readings, readings
 from attn_spec.judgement import bound_terms, measure
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
 from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
-from attn_spec.judgement.other_problems import explains, has_gradient, right_for, within
+from attn_spec.judgement.other_problems import explains, has_gradient, right_for, with_convention, within
 from attn_spec.problem.conventions import OF_ANSWERS, OPEN
 from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.problem.traits import named_by, replaces_score
@@ -153,7 +154,7 @@ def assert_gradients_within_bound(
 
     def hints(_: Measurement) -> list[str]:
         contracts = gradient_contracts_that_hold(subject.contract, problem, dO, found, dL)
-        return [*map(within, contracts), *right_for(problem, judge)]
+        return [*right_for(problem, judge), *starmap(within, contracts.items())]
 
     judgement = measure.judge_gradients(problem, subject.contract, dO, found, dL, conventions=subject.conventions)
 
@@ -204,19 +205,20 @@ def _hints(subject: Subject, problem: Problem, answer: Answer, measured: Measure
     deciding = {name: row for name, row in OF_ANSWERS.items() if row.shows(problem)}
     others = [(name, other) for name, row in deciding.items() for other in row.choices if other != getattr(own, name)]
     found = [
-        f"right with conventions={{{name!r}: {other!r}}}"
+        with_convention(name, other)
         for name, other in others
         if explains(judged(subject.keeping(**{name: other}), problem, answer))
     ]
     rows = problem.empty_output_rows if measured.name == "output" else problem.empty_rows
-    if rows[measured.worst[:3]]:
+    wrong = measured.outside.reshape(*measured.outside.shape[:3], -1).any(axis=-1)
+    if not (wrong & ~rows).any():  # all that is wrong are rows without keys
         b, _, i, *_ = measured.worst
         behind = not problem.there[b, 0, i]
         what = "row is behind its sequence" if behind else "query sees no key"
         of_rows = [row for row in deciding.values() if row.without_keys and row.behind_lengths == behind]
         now = ", ".join(f"{row.name}={getattr(own, row.name)!r}" for row in of_rows if measured.name in row.decides)
         return found or [f"this {what}; if that answer is meant, declare a convention (now {now})"]
-    found += map(within, contracts_that_hold(subject.contract, problem, **answer, conventions=own))
+    found += starmap(within, contracts_that_hold(subject.contract, problem, **answer, conventions=own).items())
     return found + right_for(problem, lambda other: judged(subject, other, answer))
 
 

@@ -44,17 +44,18 @@ def causes(rows: Iterable[Row]) -> list[Cause]:
 def hints_of(error: Exception | None, first: Exception | None = None) -> tuple[str, ...]:
     """Return the hints of ``error``; of several hints, those that ``first``, the error of the first problem, has too.
 
-    The smallest problem hardly separates explanations. A contract is named only if it also explains the first answer.
-    The first problem may be too large to try other problems, but not to try other contracts.
+    The smallest problem hardly separates explanations. A contract or a convention is named only if it also explains the
+    first answer. The first problem may be too large to try other problems, but not to try other contracts.
     """
-    from attn_spec.judgement.other_problems import names_a_contract, plainest  # which imports bounds
+    from attn_spec.judgement.other_problems import may_fit_by_chance, plain, plainest  # which imports bounds
 
     found = getattr(error, "hints", ())
     measured = getattr(first, "measurement", None) is not None
-    if not (len(found) > 1 or (measured and any(map(names_a_contract, found)))):
+    if not (len(found) > 1 or (measured and any(map(may_fit_by_chance, found)))):
         return tuple(found)
-    both = tuple(hint for hint in found if hint in getattr(first, "hints", ()))
-    return plainest(both or (hint for hint in found if not (measured and names_a_contract(hint))))
+    told = {plain(hint): hint for hint in getattr(first, "hints", ())}  # of zeros, the larger problem tells more
+    both = tuple(told[plain(hint)] for hint in found if plain(hint) in told)
+    return plainest(both or (hint for hint in found if not (measured and may_fit_by_chance(hint))))
 
 
 def _is_of_gradients(row: Row) -> bool:

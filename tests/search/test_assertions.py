@@ -309,6 +309,14 @@ def test_a_convention_that_explains_the_answer_is_the_hint():
     )
 
 
+def test_a_convention_of_rows_without_keys_is_no_hint_where_another_row_is_wrong():
+    blind = PROBLEM.replace(mask=np.arange(4)[None, None, :, None] > np.zeros((1, 1, 1, 6)))  # the first row sees none
+    right = SUBJECT(blind)
+    wrong = right["output"] + np.array([8.0, 0.5, 0.0, 0.0])[:, None]
+
+    assert not any("convention" in hint for hint in hints(blind, right | {"output": wrong}))
+
+
 def test_the_base_of_a_log_sum_exp_is_a_hint():
     problem = PROBLEM.replace(mask=None)
     right = SUBJECT(problem)

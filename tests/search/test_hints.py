@@ -36,18 +36,35 @@ def test_a_hint_that_stands_alone_is_kept_and_the_first_problem_is_not_asked():
     assert hints_of(refuted("a"), Refutation("", explain=ask)) == ("a",)
 
 
-def test_a_contract_is_named_only_where_it_explains_the_first_problem_too():
+@pytest.mark.parametrize(
+    "named",
+    [
+        "within the bound of contract 'tf32'",
+        "right with conventions={'lse_base': '2'}",
+        "this query sees no key; if that answer is meant, declare a convention (now empty_row='zero')",
+    ],
+)
+def test_what_holds_of_all_answers_is_named_only_where_it_explains_the_first_problem_too(named):
     problem = float32_head([[0.0]], [[1.0]], [[1.0]])
     (measured,) = judge(problem, FP32.at("float32"), output=np.ones((1, 1, 1, 1))).measurements
-    tf32, option = "within the bound of contract 'tf32'", "right for the same problem without causal"
+    option = "right for the same problem without causal"
 
     def first(*hints):
         return Refutation("", measured, lambda: hints)
 
-    assert hints_of(refuted(tf32), first()) == ()
-    assert hints_of(refuted(tf32, option), first()) == (option,)
-    assert hints_of(refuted(tf32), first(tf32)) == (tf32,)
-    assert hints_of(refuted(tf32)) == hints_of(refuted(tf32), refuted()) == (tf32,)
+    assert hints_of(refuted(named), first()) == ()
+    assert hints_of(refuted(named, option), first()) == (option,)
+    assert hints_of(refuted(named), first(named)) == (named,)
+    assert hints_of(refuted(named)) == hints_of(refuted(named), refuted()) == (named,)
+
+
+def test_the_first_problem_decides_whether_zeros_are_within_a_contract_too():
+    problem = float32_head([[0.0]], [[1.0]], [[1.0]])
+    (measured,) = judge(problem, FP32.at("float32"), output=np.ones((1, 1, 1, 1))).measurements
+    vague, telling = (f"within the bound of contract 'tf32'{words}" for words in (", as zeros are", ""))
+
+    assert hints_of(refuted(vague), Refutation("", measured, lambda: (telling,))) == (telling,)
+    assert hints_of(refuted(telling), Refutation("", measured, lambda: (vague,))) == (vague,)
 
 
 @pytest.mark.parametrize("explained", [True, False])
