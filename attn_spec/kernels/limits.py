@@ -68,6 +68,8 @@ class Limits:
     largest_position: int | None = None
     #: True if the scale must be above 0, as in a kernel that takes the maximum of unscaled scores.
     positive_scale: bool = False
+    #: True if the kernel refuses tensors that are not contiguous, such as views of a transposed or larger one.
+    contiguous: bool = False
     #: Options that every problem must use.
     always: tuple[str, ...] = ()
     #: Pairs of options that the kernel does not combine, e.g. ("causal", "mask").
@@ -263,7 +265,7 @@ class Limits:
 
 #: Limits that are numbers, any of which a problem may have; those that are true or false; and those that are lists.
 _NUMBERS = ("query_heads", "kv_heads", "group_sizes", "query_lengths", "page_sizes")
-_FLAGS = ("keys_reach_queries", "equal_lengths", "tight_buffers", "positive_scale")
+_FLAGS = ("keys_reach_queries", "equal_lengths", "tight_buffers", "positive_scale", "contiguous")
 _LISTS = ("always", "exclusive")
 
 

@@ -115,13 +115,15 @@ class Subject:
     def supports(self, *options: str) -> bool:
         """Return whether the kernel declares every one of ``options``, or its framework provides it as an ability.
 
-        No framework differentiates a call that writes into tensors it is given.
+        No framework differentiates a call that writes into tensors it is given, and no kernel of contiguous tensors is
+        given others.
         """
         return self._able.issuperset(options)
 
     @cached_property
     def _able(self) -> frozenset[str]:
         given = self.framework.abilities - ({"autograd"} if self.kernel.destinations else set())
+        given -= {"strides"} if self.kernel.limits.contiguous else set()
         return frozenset(self.kernel.supports | given)
 
     def __call__(

@@ -86,7 +86,11 @@ def missing_limits(property_: Property, subject: Subject, problem: Problem, erro
     tries = TRIES_OF_CRASHES if isinstance(error, Crashed) else TRIES
     found: list[Within] = []
     failed = isinstance(error, CallFailed)
-    remedies = Remedies(failed and "backward" in property_.needs and _answers(subject, problem))
+    asks_more = {"backward", "strides"}.intersection(property_.needs)
+    answers = failed and bool(asks_more) and _answers(subject, problem)
+    remedies = Remedies(answers and "backward" in property_.needs)
+    if answers and isinstance(error, Raised) and "strides" in property_.needs:  # the layout is all that differs
+        return [f"right with contiguous tensors: if the kernel needs them, {remedies.limit('contiguous', 'True')}"]
     for near in _near(subject, problem, remedies, failed=failed):
         if near.kind and near.kind in {one.kind for one in found}:
             continue

@@ -81,7 +81,9 @@ def search(
     subject = subject.for_gradients if "backward" in property_.needs else subject
     if missing := [option for option in property_.needs if not subject.supports(option)]:
         given = [name for name in missing if name in ABILITIES and ABILITIES[name].of_framework]
-        if given:
+        if subject.kernel.limits.contiguous and "strides" in given:
+            why = "the kernel takes contiguous tensors alone"
+        elif given:
             why = f"{subject.framework.name} does not have {', '.join(given)}"
         else:
             why = f"the kernel does not declare {', '.join(missing)}"

@@ -175,6 +175,35 @@ def test_a_scale_that_is_not_above_0_is_named_only_if_the_kernel_is_right_above_
     assert hints(subject(last_key_lost, **of), scale=0.5) == []
 
 
+def test_a_kernel_that_refuses_other_layouts_needs_contiguous_tensors():
+    """A kernel that is wrong in another layout has no such hint; nor has one that refuses the shape in any layout."""
+    layouts = load_all()["independence.the_layout_in_memory_has_no_influence"]
+
+    def of_contiguous(q, k, v):
+        if not all(x.flags.c_contiguous for x in (q, k, v)):
+            raise ValueError("tensors must be contiguous")
+        return sound(q, k, v)
+
+    def misreading(q, k, v):
+        return sound(*(np.ndarray(x.shape, x.dtype, x.copy(order="K").data) for x in (q, k, v)))
+
+    def refusing_all(q, k, v):
+        raise ValueError("not mine")
+
+    found = {
+        function: search(layouts, subject(function), PROFILES["smoke"], 0)[0]
+        for function in (of_contiguous, misreading, refusing_all)
+    }
+    says = "right with contiguous tensors: if the kernel needs them, declare contiguous=True"
+
+    assert {row.verdict for row in found.values()} == {Verdict.REFUTED}
+    assert found.pop(of_contiguous).hints == (says,)
+    assert not any(says in row.hints for row in found.values())
+    declared = search(layouts, subject(of_contiguous, contiguous=True), PROFILES["smoke"], 0)[0]
+    assert declared.verdict is Verdict.NOT_DECLARED
+    assert declared.message == "the kernel takes contiguous tensors alone"
+
+
 def test_a_kernel_that_crashes_is_asked_few_times_and_one_that_hangs_is_not_asked():
     asked = []
 
