@@ -67,9 +67,10 @@ def plain(hint: str) -> str:
 
 def may_fit_by_chance(hint: str) -> bool:
     """Return whether a hint is about all answers of a kernel, so that it must explain more than the smallest problem:
-    one that names a contract or a convention, or asks for a convention.
+    one that names a contract or a convention, or asks for a convention, or says that a gradient is zero.
     """
-    return names_a_contract(hint) or hint.startswith(_CONVENTION) or "declare a convention" in hint
+    told = hint.startswith(_CONVENTION) or "declare a convention" in hint or "is zero everywhere" in hint
+    return told or names_a_contract(hint)
 
 
 def plainest(hints: Iterable[str]) -> tuple[str, ...]:

@@ -155,20 +155,38 @@ def _default_name(function: Callable[..., Any]) -> str:
 
 
 def _framework_of(function: Callable[..., Any], name: str) -> str:
-    """Return the framework that the function's module imports, or imports a name from; NumPy if it imports no other.
+    """Return the framework whose names the function uses, itself or by functions of its module; NumPy's do not count.
 
-    Raises :class:`KernelError`, with the kernel's ``name``, if the module imports two frameworks beside NumPy.
+    If it uses none, it is the one that the module imports, or imports a name from; NumPy if it imports no other. Raises
+    :class:`KernelError`, with the kernel's ``name``, if two frameworks beside NumPy are left.
     """
     called = inspect.unwrap(getattr(function, "func", function))  # the function inside a functools.partial
-    scope = getattr(called, "__globals__", None) or getattr(type(called).__call__, "__globals__", {})
-    imported = {_package_of(value) for value in scope.values()}
-    found = [name for name in frameworks.known() if name in imported and name != "numpy"]
+    called = called if hasattr(called, "__globals__") else type(called).__call__
+    found: list[str] = []
+    for scope in (_used_by(called, {}), getattr(called, "__globals__", {})):
+        imported = {_package_of(value) for value in scope.values()}
+        found = found or [name for name in frameworks.known() if name in imported and name != "numpy"]
     if len(found) > 1:
         raise KernelError(
             f"the module of {name} imports {' and '.join(found)}; say whose tensors it takes: "
             f"--framework {found[0]}, or framework={found[0]!r}"
         )
     return found[0] if found else "numpy"
+
+
+def _used_by(called: Any, found: dict[str, Any]) -> dict[str, Any]:
+    """Add to ``found`` the globals that a function uses, and that functions of its module do which it uses."""
+    codes = [code] if (code := getattr(called, "__code__", None)) is not None else []
+    for code in codes:
+        codes += [each for each in code.co_consts if inspect.iscode(each)]
+        for name in code.co_names:
+            if name in found or name not in called.__globals__:
+                continue
+            value = found[name] = called.__globals__[name]
+            own = inspect.unwrap(value) if callable(value) else value
+            if getattr(own, "__globals__", None) is called.__globals__:
+                _used_by(own, found)
+    return found
 
 
 def _package_of(value: Any) -> str:

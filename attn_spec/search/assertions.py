@@ -152,9 +152,10 @@ def assert_gradients_within_bound(
             else None
         )
 
-    def hints(_: Measurement) -> list[str]:
+    def hints(measured: Measurement) -> list[str]:
         contracts = gradient_contracts_that_hold(subject.contract, problem, dO, found, dL)
-        return [*right_for(problem, judge), *starmap(within, contracts.items())]
+        zero = [] if measured.got.any() else [f"{measured.name} is zero everywhere, as where no gradient reaches it"]
+        return [*zero, *right_for(problem, judge), *starmap(within, contracts.items())]
 
     judgement = measure.judge_gradients(problem, subject.contract, dO, found, dL, conventions=subject.conventions)
 

@@ -61,6 +61,8 @@ class PlainCallError(KernelError):
         more = "; if it needs more, wrap it in a function that passes the rest"
         if needed := _options_without_default(subjects[0]):
             more = f"; give {' and '.join(needed)} a default, such as None, or declare always={needed!r}"
+        if not kernel.declared and kernel.framework != "numpy" and "framework" not in kernel.given:
+            more += f". Its module imports {kernel.framework}; if its tensors are NumPy's, say --framework numpy"
         super().__init__(
             f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
             f"It is given {given} ({kernel.presentation}){'' if all(map(was_late, failures.values())) else more}"

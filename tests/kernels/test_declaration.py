@@ -315,6 +315,28 @@ def test_of_two_frameworks_one_is_to_be_named(folder):
     assert resolve("both.py:attention", framework="torch").framework == "torch"
 
 
+USES = {
+    "def attention(q, k, v): return torch.softmax(q @ k.mT, -1) @ v": "torch",
+    "def attention(q, k, v): return attend(q, k, v)\ndef attend(q, k, v): return jax.nn.softmax(q @ k.mT) @ v": "jax",
+    "def attention(q, k, v): return [jax.numpy.dot(row, k) for row in q]": "jax",
+    "def attention(q, k, v): return own(q)\n@functools.cache\ndef own(q): return torch.exp(q)": "torch",
+}
+
+
+@pytest.mark.parametrize("function", USES)
+def test_of_two_frameworks_the_one_is_taken_that_the_function_uses(folder, function):
+    folder.joinpath("uses.py").write_text(f"import functools, jax, torch\nimport numpy as np\n{function}\n")
+
+    assert resolve("uses.py:attention").framework == USES[function]
+
+
+def test_numpy_is_not_taken_for_the_one_that_is_used_since_its_functions_take_other_numbers_too(folder):
+    function = "def attention(q, k, v): return (q @ k.mT * np.sqrt(1 / 8)).softmax(-1) @ v"
+    folder.joinpath("uses.py").write_text(f"import torch\nimport numpy as np\n{function}\n")
+
+    assert resolve("uses.py:attention").framework == "torch"
+
+
 @pytest.mark.parametrize("source", ["functools.partial(sound, n=3)", "lambda q, k, v: v", "Made()"])
 def test_a_callable_is_called_as_it_is_asked_for(folder, source):
     made = "class Made:\n    def __call__(self, q, k, v): return v\n"

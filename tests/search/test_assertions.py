@@ -317,6 +317,16 @@ def test_a_convention_of_rows_without_keys_is_no_hint_where_another_row_is_wrong
     assert not any("convention" in hint for hint in hints(blind, right | {"output": wrong}))
 
 
+def test_a_gradient_that_is_zero_everywhere_is_the_first_hint():
+    zeros, dO = np.zeros(PROBLEM.v.shape), np.ones(PROBLEM.output_shape)
+    says = "dv is zero everywhere, as where no gradient reaches it"
+
+    for dv, expected in ((zeros, True), (np.where(np.arange(zeros.size).reshape(zeros.shape) == 0, 8.0, 0.0), False)):
+        with pytest.raises(Refutation) as refuted:
+            assertions.assert_gradients_within_bound(SUBJECT, PROBLEM, dO, {"dv": dv})
+        assert (refuted.value.hints[:1] == (says,)) == expected
+
+
 def test_the_base_of_a_log_sum_exp_is_a_hint():
     problem = PROBLEM.replace(mask=None)
     right = SUBJECT(problem)

@@ -41,6 +41,7 @@ def test_a_hint_that_stands_alone_is_kept_and_the_first_problem_is_not_asked():
     [
         "within the bound of contract 'tf32'",
         "right with conventions={'lse_base': '2'}",
+        "dq is zero everywhere, as where no gradient reaches it",
         "this query sees no key; if that answer is meant, declare a convention (now empty_row='zero')",
     ],
 )

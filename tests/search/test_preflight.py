@@ -7,6 +7,7 @@ from attn_spec import kernel
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.resolve import resolve
 from attn_spec.search.preflight import preflight
 
 
@@ -132,6 +133,18 @@ def test_another_parameter_without_a_default_is_left_to_a_function_around_the_ke
 
     with pytest.raises(KernelError, match=r"if it needs more, wrap it in a function that passes the rest$"):
         preflight(attention)
+
+
+def test_a_framework_that_was_guessed_is_told_where_no_call_succeeds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    says = "Its module imports torch; if its tensors are NumPy's, say --framework numpy"
+    (tmp_path / "guessed.py").write_text("import torch\n\n\ndef attention(q, k, v):\n    return q.swapaxes(1) + {}\n")
+
+    for framework in (None, "torch"):
+        given = {} if framework is None else {"framework": framework}
+        with pytest.raises(KernelError) as told:
+            preflight(resolve("guessed.py:attention", **given))
+        assert (says in str(told.value)) == (framework is None)
 
 
 @pytest.mark.parametrize("presentation", PRESENTATIONS)
