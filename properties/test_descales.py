@@ -89,7 +89,7 @@ def test_each_key_has_its_own_descale(subject: Subject, problem: Problem) -> Non
         *("k_descale", "seqused_k"),
         of=("near_one", "spread"),
         by_sequence=True,
-        batch=st.sampled_from((2, 3, 4)),
+        batch=st.sampled_from((2, 3, 5, 9, 17)),
         seqused_k=named(("ragged", "last_shorter", "but_one", "full"), axes="B111"),
     ),
 )
