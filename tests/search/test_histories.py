@@ -1,4 +1,4 @@
-"""What a kernel makes of the options of one call must not serve another call of the same shape."""
+"""A kernel must not use what it made of the options of one call for another call of the same shape."""
 
 import numpy as np
 import pytest
