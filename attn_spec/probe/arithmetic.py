@@ -13,7 +13,7 @@ from .instrument import Finding, asked, of_experiments
 from .order import accumulator_rounding, order
 from .row_sum import row_sum_format
 from .scale import scale_place
-from .scores import score_format
+from .scores import product_format, score_format
 from .weight_gradients import weight_gradient_format
 from .weights import weight_format, weight_rounding
 
@@ -29,6 +29,7 @@ def arithmetic(subject: Subject) -> list[Finding]:
     weights = asked("weights", partial(weight_format, subject))
     sums = asked("accumulator of p.v", partial(output_accumulator, subject))
     further = (
+        asked("products of scores", partial(product_format, subject, scores.value)),
         asked("row sum", partial(row_sum_format, subject)),
         asked("rounding of weights", partial(weight_rounding, subject, weights.value)),
         asked("weights in 8 bits", partial(weights_in_eight_bits, subject)),

@@ -1,4 +1,4 @@
-"""Precision of scores: an experiment with two scores that differ by 1."""
+"""Precision of scores, and of the products that they are sums of: experiments with two scores that differ by 1."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
 
 from .instrument import Finding, format_of, largest_power, outputs, prefix
 
@@ -28,3 +29,28 @@ def score_format(subject: Subject) -> Finding:
     last = exponents[held - 1]
     evidence = f"2^{last} and 2^{last} + 1 are told apart, 2^{last + 1} and 2^{last + 1} + 1 are not"
     return Finding("scores", format_of(last + 1), evidence)
+
+
+#: Integers of a dtype by dtype, whose squares are 1 above a number of that dtype.
+_ODD = {"bfloat16": 129.0, "float16": 65.0}
+
+
+def product_format(subject: Subject, scores: str | None) -> Finding | None:
+    """Return whether products q_d k_d are rounded to the dtype before their sum; None for other dtypes than halves.
+
+    A score is n n - m, where n has the dtype and m is n n rounded to it. So it is 1 if products are exact, and else 0.
+    Another is 1 in any case. Values are 1 and -1, so that the output is tanh(1/2) or 0. Where ``scores`` themselves are
+    found to be in a half, nothing is told.
+    """
+    if (n := _ODD.get(subject.dtype)) is None or scores not in (None, "float32", "float64"):
+        return None
+    m = float(bits.nearest(np.array(n * n), subject.dtype))
+    q, k = np.array([[[n, -1.0]]] * 2), np.array([[[n, m], [0.0, 0.0]], [[0.0, -1.0], [0.0, 0.0]]])
+    v = np.array([[[1.0], [-1.0]]] * 2)
+    found, one = np.abs(outputs(subject, q, k, v)[:, 0, 0] - math.tanh(0.5)) < 0.05
+    evidence = f"{n:.0f} x {n:.0f} - {m:.0f} is {'1' if found else 'not 1'}"
+    if not one:
+        return Finding("products of scores", None, f"{evidence}, and 1 is not 1")
+    if not found:
+        evidence += "; the contract field products='input' says so"
+    return Finding("products of scores", "exact" if found else subject.dtype, evidence)

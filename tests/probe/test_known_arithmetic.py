@@ -12,7 +12,7 @@ from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.subject import Subject
 from attn_spec.probe.accumulators import output_accumulator
-from attn_spec.probe.scores import score_format
+from attn_spec.probe.scores import product_format, score_format
 from attn_spec.probe.weight_gradients import weight_gradient_format
 
 FORMATS = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16 or tf32", "tf32": "float16 or tf32"}
@@ -56,6 +56,20 @@ def test_a_kernel_that_ignores_scores_tells_nothing_of_them():
         return np.broadcast_to(v.mean(2, keepdims=True), v.shape).copy()
 
     assert score_format(Subject(from_callable(mean, framework="numpy"), "float32")).value is None
+    assert product_format(Subject(from_callable(mean, framework="numpy"), "float16"), None).value is None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("products", "value"), [(None, "exact"), ("input", None)])
+def test_whether_products_are_rounded_before_their_sum_is_found(dtype, products, value):
+    subject = Subject(emulate("known", replace(PRECISE, products=products), dtypes=(dtype,)), dtype)
+    found = product_format(subject, "float32")
+
+    assert found.value == (value or dtype)
+    assert ("products='input'" in found.evidence) == (products == "input")
+    assert product_format(subject, None) == found
+    assert product_format(subject, "bfloat16") is None
+    assert product_format(Subject(emulate("wide", PRECISE), "float32"), "float32") is None
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
