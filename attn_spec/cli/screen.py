@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 import time
 from collections import Counter
 
@@ -17,6 +18,8 @@ from attn_spec.sessions.progress import Event, Progress
 
 #: Largest number of failure blocks shown; every case can be replayed.
 BLOCKS = 5
+#: Length of the lines on properties that are not declared.
+WIDTH = 120
 #: Number of verdicts from which on the remaining time is estimated.
 ENOUGH = 10
 #: Name by which certificates call the contract of a callable that declares nothing.
@@ -166,7 +169,7 @@ def _not_run(progress: Progress) -> list[str]:
 
 
 def _not_declared(progress: Progress) -> list[str]:
-    """Return one line on all properties not declared, with the options that they lack, most frequent first."""
+    """Return lines on all properties not declared, with the options that they lack, most frequent first."""
     rows = {row.property: row for row in progress.rows.values() if row.verdict is Verdict.NOT_DECLARED}
     for row in progress.rows.values():
         if row.verdict is not Verdict.NOT_DECLARED:  # at another dtype
@@ -179,7 +182,8 @@ def _not_declared(progress: Progress) -> list[str]:
         reasons.append(f"{number} need{'s' * (number == 1)} {word}")
     others = Counter(row.message for row in rows.values() if not row.lacks)
     reasons += [f"{number} since {message}" for message, number in others.most_common()]
-    return [f"  {Verdict.NOT_DECLARED:<13}  {plural(len(rows), 'property')}: {', '.join(reasons)}"] if rows else []
+    line = f"  {Verdict.NOT_DECLARED:<13}  {plural(len(rows), 'property')}: {', '.join(reasons)}"
+    return textwrap.wrap(line, WIDTH, subsequent_indent=" " * 17, break_on_hyphens=False) if rows else []
 
 
 def _causes(progress: Progress) -> list[str]:

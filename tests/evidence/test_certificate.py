@@ -100,7 +100,7 @@ def test_only_all_properties_by_the_profile_of_that_name_certify(verdict, change
     assert click.unstyle(screen.conclusion(made)) == last
 
 
-def test_what_is_not_declared_is_one_line_with_reasons():
+def test_what_is_not_declared_is_told_with_reasons_in_lines_that_fit():
     lacks = [("backward",), ("backward", "mask"), ("mask",), ("lse", "mask"), (), ("gqa",), ("mask",)]
     rows = [
         row(f"p.{n}", verdict=Verdict.NOT_DECLARED, lacks=words, message="" if words else "it gives no bits")
@@ -114,6 +114,12 @@ def test_what_is_not_declared_is_one_line_with_reasons():
 
     reasons = "4 need mask, 1 needs backward, 1 needs gqa, 1 since it gives no bits"
     assert line == f"  not declared   7 properties: {reasons}"
+    for n in range(20):
+        progress.add(row(f"q.{n}", verdict=Verdict.NOT_DECLARED, lacks=(f"option_{n:02}",)))
+    first, *others = screen._not_declared(progress)
+    assert first.startswith("  not declared   27 properties: 4 need mask, ")
+    assert len(others) > 2
+    assert all(len(each) <= screen.WIDTH and each.startswith(" " * 17) for each in others)
 
 
 def test_the_denominator_counts_what_was_asked():
