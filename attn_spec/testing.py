@@ -39,7 +39,7 @@ from attn_spec.judgement.worst import WorstElement
 from attn_spec.kernels.any_call import any_call, presentation_of
 from attn_spec.kernels.call import Call, CallError, answered, call_errors, dtype_of
 from attn_spec.kernels.gradient_call import pulled
-from attn_spec.kernels.other_calls import AsGiven, GradientsAsGiven, other_calls
+from attn_spec.kernels.other_calls import AsGiven, GradientsAsGiven, other_calls, with_other_keys
 from attn_spec.kernels.signatures.reading import Reading, read
 from attn_spec.numbers.formats import EIGHT_BITS, FORMATS
 from attn_spec.problem.conventions import OF_ANSWERS, Conventions, of_call
@@ -406,8 +406,10 @@ class Asked:
         part, row = self.made.part(answer, b, 0 if self.made.layer else h), np.array(worst.index[2:3])
         found, problem = {**part.answer(row), "conventions": self.conventions}, part.problem.rows(row)
         declared = self.contract.at(problem.dtype)
+        others = ((words, other.rows(row)) for words, other in with_other_keys(self.made, b, h))
+        of_others = (words for words, other in others if explains(judge(other, declared, **found)))
         hints = [
-            *(f"right for the same tensors {words}" for words in self._meant(worst)),
+            *(f"right for the same tensors {words}" for words in (*self._meant(worst), *of_others)),
             *right_for(problem, lambda other: judge(other, declared, **found)),
         ]
         if not hints:

@@ -16,7 +16,8 @@ from attn_spec.kernels.call import CallError
 from attn_spec.testing import NotAttention, NotJudged, assert_attention, assert_attention_gradients
 
 SHAPE = (2, 4, 40, 16)
-q, k, v = (torch.randn(SHAPE) for _ in range(3))
+_drawn = torch.Generator().manual_seed(0)
+q, k, v = (torch.randn(SHAPE, generator=_drawn) for _ in range(3))
 sdpa = torch.nn.functional.scaled_dot_product_attention
 
 
@@ -89,6 +90,22 @@ def test_a_failure_names_the_other_problem_that_has_the_answer():
 
     with pytest.raises(NotAttention, match=r"hint +this row is right for the same problem with 1 for its scale"):
         assert_attention(unscaled, q, k, v, contract="fp32")
+
+
+def test_a_failure_names_the_kv_head_or_the_batch_entry_whose_keys_were_read():
+    rng = torch.Generator().manual_seed(5)
+    one, k, v = (torch.randn(3, heads, 9, 8, generator=rng) for heads in (6, 3, 3))
+    cyclic = sdpa(one, k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1))  # head h reads kv head h % 3
+    rolled = sdpa(one, k.roll(1, 0).repeat_interleave(2, 1), v.roll(1, 0).repeat_interleave(2, 1))
+
+    for out, says in ((cyclic, r"kv head [012]"), (rolled, r"batch entry [012]")):
+        with pytest.raises(
+            NotAttention, match=rf"row is right for the same tensors with the keys and values of {says}"
+        ):
+            assert_attention(out, one, k, v, contract="fused")
+    with pytest.raises(NotAttention) as told:
+        assert_attention(cyclic + 1, one, k, v, contract="fused")
+    assert "the keys and values of" not in str(told.value)
 
 
 def test_an_output_is_held_to_its_own_dtype():

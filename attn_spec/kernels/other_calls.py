@@ -16,7 +16,12 @@ from attn_spec.kernels.call import Call, CallError, answered, call_errors, prese
 from attn_spec.kernels.gradient_call import pulled
 from attn_spec.kernels.sequence_arguments import packed_rows
 from attn_spec.problem.conventions import CONVENTIONS, Conventions
+from attn_spec.problem.problem import Problem
 
+#: Largest number of kv heads and batch entries whose keys are tried.
+MOST_KEYS = 16
+#: Fields of a problem that belong to its keys.
+_OF_KEYS = ("k", "v", "k_descale", "v_descale")
 Read = TypeVar("Read")
 Given = TypeVar("Given", bound="Arguments")
 
@@ -93,6 +98,22 @@ class GradientsAsGiven(Arguments):
             return pulled(made, self.gradients, self.dout, self.dlse).with_element(quantity, b, h)
 
         return self.read(of)
+
+
+def with_other_keys(made: Call, b: int, h: int) -> Iterator[tuple[str, Problem]]:
+    """Yield the problem of a query head with the keys and values of another kv head, or of another batch entry, each
+    with a text that names it. None is of a layer, or has another number of keys; at most ``MOST_KEYS`` are tried.
+    """
+    if made.layer:
+        return
+    own, of_head = made.head(b, h), h // made.group_size
+    heads = [(f"kv head {g}", b, g) for g in range(made.kv_heads) if g != of_head]
+    entries = [(f"batch entry {c}", c, of_head) for c in range(made.batch) if c != b]
+    for text, entry, kv_head in [*heads, *entries][:MOST_KEYS]:
+        other = made.head(entry, kv_head * made.group_size)
+        if other.k.shape == own.k.shape:
+            found = {name: getattr(other, name) for name in _OF_KEYS if getattr(own, name) is not None}
+            yield f"with the keys and values of {text}", own.replace(**found)
 
 
 def other_calls(asked: Given) -> Iterator[tuple[str, Given]]:
