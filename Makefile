@@ -1,4 +1,4 @@
-# make certify: examine one kernel; make test: everything the repository promises, in about 12 minutes on two cores;
+# make certify: examine one kernel; make test: everything the repository promises, in about 13 minutes on two cores;
 # make exhaustive: every property of every kernel at every dtype, and the tests that repeat at greater length what
 # make test shows or draw from a fresh seed, which it prints; make validate: those, and a search for an answer of a
 # sound kernel outside its bound, for about seven hours; make teeth: measure what the suite catches, for an hour and a

@@ -41,7 +41,7 @@ def with_common_prefixes(subject: Subject) -> SearchStrategy[Problem]:
     So it is with descales that have a number for each key. There are more keys than the smallest page has, so that a
     page is shared.
     """
-    smallest = min(subject.kernel.limits.page_sizes or PAGE_SIZES)
+    smallest = min(sizes_of_pages(subject))
 
     def drawn(**asked: Any) -> SearchStrategy[Problem]:
         few = {"batch": st.sampled_from((2, 3, 4)), "seqused_k": NEARLY_ALL}
@@ -69,6 +69,11 @@ def with_common_prefixes(subject: Subject) -> SearchStrategy[Problem]:
     return st.one_of(either).map(prefixed)
 
 
+def sizes_of_pages(subject: Subject) -> tuple[int, ...]:
+    """Return the numbers of keys that pages of a kernel may have, of which problems are drawn."""
+    return subject.kernel.limits.page_sizes or PAGE_SIZES
+
+
 def takes_chunks(subject: Subject) -> bool:
     """Return whether the last few queries of a sequence may be those of a causal call, without a window."""
     limits = subject.kernel.limits
@@ -90,7 +95,7 @@ def of_one_size(own: Subject) -> str:
     """Return why a property of the sizes of pages does not apply to a subject; empty if it does."""
     if not own.presentation.has_page_sizes:
         return "its keys lie in no pages of several sizes"
-    return "it takes pages of one size" if len(own.kernel.limits.page_sizes or PAGE_SIZES) == 1 else ""
+    return "it takes pages of one size" if len(sizes_of_pages(own)) == 1 else ""
 
 
 def states_no_longest(own: Subject) -> str:
@@ -141,7 +146,7 @@ def test_pages_may_lie_in_any_order(subject: Subject, problem: Problem) -> None:
 )
 def test_pages_may_have_any_size(subject: Subject, problem: Problem) -> None:
     """The answer is within its bound for every size of pages that the kernel takes."""
-    for size in subject.kernel.limits.page_sizes or PAGE_SIZES:
+    for size in sizes_of_pages(subject):
         assert_within_bound(subject, problem, placed(subject, problem, page_sizes=(size,)))
 
 
@@ -176,8 +181,7 @@ def test_sequences_may_share_pages(subject: Subject, problem: Problem) -> None:
     A kernel may attend to these once for all sequences, in another order. So the answer has the same bits as with pages
     of their own if the kernel is batch invariant, and else it is within its bound.
     """
-    sizes = sorted(subject.kernel.limits.page_sizes or PAGE_SIZES)
-    where = {"page_sizes": tuple(size for size in sizes if size < problem.key_length)}
+    where = {"page_sizes": tuple(size for size in sizes_of_pages(subject) if size < problem.key_length)}
     before = placed(subject, problem, **where)
     invariant, what = subject.conventions.batch_invariant, "after sequences shared pages"
     assert_placed_alike(subject, problem, before, what, has_bits=invariant, shares_pages=True, **where)

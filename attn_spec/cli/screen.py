@@ -11,6 +11,7 @@ from collections import Counter
 import click
 
 from attn_spec.evidence.certificate import Certificate, PropertyResult, result_of
+from attn_spec.evidence.failure import WIDTH
 from attn_spec.judgement import planted_errors
 from attn_spec.search.causes import causes
 from attn_spec.search.verdict import LITTLE, NOT_RUN, Verdict, count, denominator, plural
@@ -18,8 +19,6 @@ from attn_spec.sessions.progress import Event, Progress
 
 #: Largest number of failure blocks shown; every case can be replayed.
 BLOCKS = 5
-#: Length of the lines on properties that are not declared.
-WIDTH = 120
 #: Number of verdicts from which on the remaining time is estimated.
 ENOUGH = 10
 #: Name by which certificates call the contract of a callable that declares nothing.

@@ -14,14 +14,13 @@ from attn_spec.judgement.long.gradient_parts import GradientPart
 from attn_spec.kernels.any_call import any_call
 from attn_spec.kernels.call import Call, CallError, answered, call_errors, presentations
 from attn_spec.kernels.gradient_call import pulled
+from attn_spec.kernels.packed_descales import OF_KEYS
 from attn_spec.kernels.sequence_arguments import packed_rows
 from attn_spec.problem.conventions import CONVENTIONS, Conventions
 from attn_spec.problem.problem import Problem
 
 #: Largest number of kv heads and batch entries whose keys are tried.
 MOST_KEYS = 16
-#: Fields of a problem that belong to its keys.
-_OF_KEYS = ("k", "v", "k_descale", "v_descale")
 Read = TypeVar("Read")
 Given = TypeVar("Given", bound="Arguments")
 
@@ -112,7 +111,7 @@ def with_other_keys(made: Call, b: int, h: int) -> Iterator[tuple[str, Problem]]
     for text, entry, kv_head in [*heads, *entries][:MOST_KEYS]:
         other = made.head(entry, kv_head * made.group_size)
         if other.k.shape == own.k.shape:
-            found = {name: getattr(other, name) for name in _OF_KEYS if getattr(own, name) is not None}
+            found = {name: getattr(other, name) for name in ("k", "v", *OF_KEYS) if getattr(own, name) is not None}
             yield f"with the keys and values of {text}", own.replace(**found)
 
 

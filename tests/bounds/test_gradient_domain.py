@@ -42,6 +42,7 @@ GRADIENTS = {
     "dQ": Edge(lambda z: (head([0.0], [z, -z], [1.0, -1.0]), 1.0), NARROW_SUMS, 2.0**16, 6.5e4),
     "dK": Edge(lambda z: (head([z], [0.0, 0.0], [1.0, -1.0]), 1.0), NARROW_SUMS, 2.0**17, 1.3e5),
     "dV": Edge(lambda z: (head([0.0], [0.0], [0.0]), z), NARROW_SUMS, 2.0**16, 6.5e4),
+    "dV by rounded products": Edge(lambda z: (head([0.0], [0.0], [0.0]), z), {"products": "float16"}, 2.0**16, 6.5e4),
 }
 
 #: Gradients of options, which are sums over all rows: of 64 rows that are equal.
@@ -63,7 +64,7 @@ def backward(problem, contract, cotangent):
     return gradient_bound(x, gradient_intermediates(x, np.full(x.O.shape, cotangent), None), contract)
 
 
-@pytest.mark.parametrize("stage", ["gradient_accumulation", "partial_gradients", "gradients"])
+@pytest.mark.parametrize("stage", ["products", "gradient_accumulation", "partial_gradients", "gradients"])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_gradient_of_an_option_whose_sum_could_overflow_is_left_out(name, stage):
     edge = OPTIONS[name]

@@ -151,6 +151,7 @@ def test_statistics_are_valid_in_their_domain_only(changes, valid):
         ({"normalize": "by_lse"}, "log-sum-exps"),
         ({"multiplicands": "bfloat16", "multiplicand_pieces": 2}, "does not know"),
         ({"inner_accumulation": "float32"}, "does not know"),
+        ({"products": "float32"}, "does not know"),
         ({"normalize": "every_tile"}, "does not know"),
         ({"normalize": "before_product"}, "does not know"),  # two passes
         ({"normalize": "before_product", "kv_tile": None}, ""),

@@ -147,11 +147,11 @@ class Adversary(Arithmetic):
 
         These are of the narrowest factors, whose format is unknown here.
         """
+        if self.c.products is not None:
+            return [self.round(x * y, "products")]
         sources = (self.format_of("input"), self.c.format("probabilities"), cotangent_format(self.c))
         narrowest = min(sources, key=lambda form: form.precision)
         left = products.skipped_pieces(self.c, narrowest, narrowest)
-        if self.c.products is not None:
-            return [self.round(x * y, "products")]
         return [x * y * (1 + left * self.choices.next((x * y).shape))] if left > SMALLEST else [x * y]
 
     def add_block(self, total: Any, block: list[Any], accumulator: str) -> Tensor:

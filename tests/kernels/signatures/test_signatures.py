@@ -6,11 +6,9 @@ import inspect
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from attn_spec.implementations import triton_tiles  # noqa: F401 -- chooses how Triton runs, before PyTorch loads it
-from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from attn_spec import kernel
@@ -23,62 +21,20 @@ from attn_spec.kernels.signatures.planned import joined
 from attn_spec.kernels.signatures.signature import REQUIRED, Given, SignatureError
 from attn_spec.kernels.signatures.table import SIGNATURES
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.preflight import PlainCallError, preflight
 from attn_spec.search.profiles import Profile
-from attn_spec.search.property import load_all
 from attn_spec.search.search import search
 from tests.kernels.signatures import own_caches, own_flashinfer, own_merges, own_modules, own_operators
 from tests.kernels.signatures import own_functions as own
+from tests.kernels.signatures.examined import ACCURATE, FUNCTIONS, PROPERTIES, WITH_LSE, declared, verdict, with_other
 from tests.kernels.signatures.own_flashinfer import misreading
 from tests.kernels.signatures.sources import UNREAD, parameters
 
-PROPERTIES = load_all()
-ACCURATE = "accuracy.output_is_within_its_bound"
 WINDOW = "masking.keys_outside_the_window_change_nothing"
 LSE = "accuracy.log_sum_exp_is_within_its_bound"
 EMPTY = "states.an_empty_state_takes_no_part"
 ROTATED = "appending.new_keys_are_rotated_once_on_their_way_to_the_cache"
 PADDED = "lengths.padding_on_the_left_moves_a_sequence_and_changes_nothing"
-#: A function for each signature: the library's own where it has a kernel for a CPU.
-FUNCTIONS = {
-    "torch_sdpa": scaled_dot_product_attention,
-    "torch_varlen": own.varlen_attn,
-    "flex_attention": flex_attention,
-    "flash_attn": own.flash_attn_func,
-    "flash_attn_varlen": own.flash_attn_varlen_func,
-    "flash_attn_3": own.flash_attn_3_func,
-    "flash_attn_3_varlen": own.flash_attn_3_varlen_func,
-    "flash_attn_3_fp8": own.flash_attn_3_func,
-    "flash_attn_3_varlen_fp8": own.flash_attn_3_varlen_func,
-    "fa4": own.fa4_func,
-    "fa4_varlen": own.fa4_varlen_func,
-    "xformers": own.memory_efficient_attention,
-    "trtllm_decode": own.trtllm_batch_decode_with_kv_cache,
-    "vllm_unified": own.unified_attention,
-    "vllm_unified_fp8": own.unified_attention,
-    "vllm_unified_scale_caches": own.unified_attention,
-    "sglang_decode": own.decode_attention_fwd,
-    "flash_attn_kvcache": own_caches.flash_attn_with_kvcache,
-    "flash_attn_kvcache_indexed": own_caches.flash_attn_with_kvcache,
-    "flash_attn_kvcache_paged": own_caches.flash_attn_with_kvcache,
-    "fa3_kvcache": own_caches.flash_attn_3_with_kvcache,
-    "fa3_kvcache_paged": own_caches.flash_attn_3_with_kvcache,
-    "fa3_kvcache_fp8": own_caches.flash_attn_3_with_kvcache,
-    "fa3_kvcache_paged_fp8": own_caches.flash_attn_3_with_kvcache,
-    "flashinfer_decode": own_flashinfer.Decode(),
-    "flashinfer_prefill": own_flashinfer.Prefill(),
-    "flashinfer_mla": own_flashinfer.LatentPaged(),
-    "vllm_merge": own_merges.merge_attn_states,
-    "flashinfer_merge": own_merges.merge_state,
-    "flashinfer_merge_states": own_merges.merge_states,
-    "sglang_extend": own_operators.extend_attention_fwd,
-    "ort_gqa": own_operators.group_query_attention,
-    "te": own_modules.te_forward,
-    "cudnn": own_modules.sdpa,
-    "cudnn_varlen": own_modules.sdpa,
-    "mlx": own_modules.mlx_attention,
-}
 #: Signatures with which three problems are enough in any run, since their functions or their tensors are slow.
 SLOW = {
     *("flex_attention", "flashinfer_mla", "flashinfer_prefill", "te", "cudnn", "cudnn_varlen", "mlx", "sglang_extend"),
@@ -89,23 +45,6 @@ TOLD = {
     *("flash_attn_kvcache_indexed", "flash_attn_kvcache_paged", "fa3_kvcache_paged"),
     *(name for name in SIGNATURES if name.endswith("_fp8")),
 }
-#: Signatures whose functions return a log-sum-exp.
-WITH_LSE = {name for name, row in SIGNATURES.items() if row.returns_lse}
-
-
-def declared(name, function, supports=(), **facts):
-    lse = {"lse"} & set(supports) if name not in WITH_LSE or function is plans_and_runs else {"lse"}
-    has_groups = name != "xformers" and SIGNATURES[name].shown.can_say("gqa")
-    crossing = () if SIGNATURES[name].limits.equal_lengths else ("cross",)
-    able = {*crossing, *supports, *lse, *(("gqa",) if has_groups else ())}
-    facts = {"contract": UNDECLARED, **({"framework": "torch"} if name == "mlx" else {}), **facts}
-    return kernel(signature=name, dtypes=("float32",), supports=able, **facts)(function)
-
-
-def verdict(made, property_id, examples=10, seed=0):
-    profile = Profile(name="test", examples=examples, floor=1, seconds=60, shrink_seconds=0, seed=seed)
-    row, _ = search(PROPERTIES[property_id], Subject(made, "float32"), profile, seed=seed)
-    return str(row.verdict), row.message
 
 
 @pytest.mark.one_in(4)
@@ -118,32 +57,6 @@ def test_a_function_is_right_by_its_signature_alone(name, examples):
         assert verdict(made, asked, 3 if name in SLOW else examples) == ("held", "")
 
 
-LAYOUT = "independence.the_layout_in_memory_has_no_influence"
-
-
-@pytest.mark.parametrize(
-    ("name", "asked"),
-    [
-        ("vllm_merge", LAYOUT),
-        ("flashinfer_decode", LAYOUT),
-        ("flashinfer_decode", ACCURATE),
-        ("flashinfer_prefill", ACCURATE),
-    ],
-)
-def test_a_function_is_given_what_its_library_takes(name, asked):
-    """These functions raise for other tensors, or read them wrong, as the libraries do."""
-    assert verdict(declared(name, FUNCTIONS[name]), asked) == ("held", "")
-
-
-@pytest.mark.parametrize("name", ["cudnn", "cudnn_varlen"])
-def test_a_window_without_sides_moves_no_corner(name):
-    """cuDNN refuses causal_bottom_right in calls that have no diagonal, and so does this function."""
-    made = declared(name, FUNCTIONS[name])
-    problem = Recipe(window=(None, None), causal_alignment="bottom_right", head_dim=8, value_dim=8).problem()
-
-    assert np.isfinite(Subject(made, "float32")(problem)["output"]).all()
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_is_accused_of_nothing(name):
@@ -152,20 +65,6 @@ def test_a_function_is_accused_of_nothing(name):
     found = {each: verdict(made, each, 4) for each in PROPERTIES}
 
     assert {each: told for each, told in found.items() if told[0] not in ("held", "not declared")} == {}
-
-
-def with_other(function, **changes):
-    """Return a function that misreads some arguments: each change maps a value to the one that is used."""
-
-    @functools.wraps(function)
-    def misread(*args, **given):
-        bound = inspect.signature(function).bind(*args, **given)
-        bound.apply_defaults()
-        for word, change in changes.items():
-            bound.arguments[word] = change(bound.arguments[word])
-        return function(*bound.args, **bound.kwargs)
-
-    return misread
 
 
 def in_base_2(function):
@@ -178,43 +77,6 @@ def in_base_2(function):
 
 
 @pytest.mark.one_in(3)
-def positive(scale):
-    assert scale is None or scale > 0
-    return scale
-
-
-def of_columns(least):
-    def wide(x):
-        assert x.shape[-1] >= least
-        return x
-
-    return wide
-
-
-def of_pages(x):
-    assert not x.shape[1] % 16
-    return x
-
-
-@pytest.mark.parametrize(
-    ("name", "checks"),
-    [
-        *(
-            (name, {"softmax_scale": positive})
-            for name in ("flash_attn", "flash_attn_3_varlen", "fa4", "flash_attn_kvcache", "fa3_kvcache")
-        ),
-        ("torch_varlen", {"scale": positive}),
-        ("vllm_unified", {"q": of_columns(32), "k": of_pages}),
-        ("sglang_decode", {"q": of_columns(16)}),
-        ("sglang_extend", {"q_extend": of_columns(16)}),
-    ],
-)
-def test_a_function_is_asked_for_nothing_that_its_library_has_no_kernel_for(name, checks):
-    made = declared(name, with_other(FUNCTIONS[name], **checks))
-
-    assert verdict(made, ACCURATE, 40 if positive in checks.values() else 8, seed=1) == ("held", "")
-
-
 @pytest.mark.parametrize(
     ("name", "wrong", "property_id"),
     [
@@ -438,7 +300,7 @@ def plans_and_runs(q, paged_kv_cache, *, indptr, indices, last_page_len, page_si
 
 
 def test_a_function_may_take_the_parameters_of_all_methods():
-    made = declared("flashinfer_decode", plans_and_runs)
+    made = declared("flashinfer_decode", plans_and_runs, returns_lse=False)
 
     assert not {"lse", "window", "softcap"} & made.supports
     assert verdict(made, ACCURATE, 3) == ("held", "")
