@@ -68,6 +68,15 @@ def paged(size=4, *, rest=math.nan, tail=-1):
     return (out, q, cache[:, 0], cache[:, 1, ..., :DV]), lse, words
 
 
+def test_a_failure_names_the_sequence_whose_keys_were_read():
+    """Sequences have 4 and 9 keys; the last query of the first one reads the keys of the second."""
+    (out, q, k, v), _, words = packed([2, 1], [4, 9])
+    out[1:2] = attention(q[1:2], k[4:13], v[4:13])[0]
+
+    with pytest.raises(NotAttention, match="right for the same tensors with the keys and values of batch entry 1"):
+        assert_attention(out, q, k, v, **words, contract="fp32")
+
+
 def test_a_packed_call_is_recognised_by_its_words():
     tensors, lse, words = packed()
 

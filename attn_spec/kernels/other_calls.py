@@ -101,7 +101,7 @@ class GradientsAsGiven(Arguments):
 
 def with_other_keys(made: Call, b: int, h: int) -> Iterator[tuple[str, Problem]]:
     """Yield the problem of a query head with the keys and values of another kv head, or of another batch entry, each
-    with a text that names it. None is of a layer, or has another number of keys; at most ``MOST_KEYS`` are tried.
+    with a text that names it. None is of a layer; at most ``MOST_KEYS`` are tried.
     """
     if made.layer:
         return
@@ -110,9 +110,8 @@ def with_other_keys(made: Call, b: int, h: int) -> Iterator[tuple[str, Problem]]
     entries = [(f"batch entry {c}", c, of_head) for c in range(made.batch) if c != b]
     for text, entry, kv_head in [*heads, *entries][:MOST_KEYS]:
         other = made.head(entry, kv_head * made.group_size)
-        if other.k.shape == own.k.shape:
-            found = {name: getattr(other, name) for name in ("k", "v", *OF_KEYS) if getattr(own, name) is not None}
-            yield f"with the keys and values of {text}", own.replace(**found)
+        found = {name: getattr(other, name) for name in ("k", "v", *OF_KEYS) if getattr(own, name) is not None}
+        yield f"with the keys and values of {text}", own.replace(**found)
 
 
 def other_calls(asked: Given) -> Iterator[tuple[str, Given]]:

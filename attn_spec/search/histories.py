@@ -9,7 +9,6 @@ import numpy as np
 
 from attn_spec.numbers import bits
 from attn_spec.problem.options import OPTIONS
-from attn_spec.problem.options.option import CHOICE
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.drawing.cotangents import randomness
 from attn_spec.search.drawing.regimes import Recipe
@@ -59,8 +58,6 @@ def asked_otherwise(subject: Subject, problem: Problem) -> Problem | None:
 
 def _other_values(row: Option, value: Any, lengths: Mapping[str, int]) -> list[Any]:
     """Return the values of a recipe that an option may have in place of one, with tensors of the same axes."""
-    if row.kind == CHOICE:
-        return []
     axes = value.partition("@")[2] if row.tensor is not None else ""
     fitting = (other for other in row.draws if other not in (None, value) and row.fits(other, lengths))
     return [other for other in fitting if not axes or other.partition("@")[2] == axes]

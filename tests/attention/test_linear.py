@@ -17,7 +17,7 @@ from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
 from attn_spec.bounds.linear.linear_bounds import linear_bound
 from attn_spec.bounds.theorems import evaluation_error, gradient_evaluation_error
 from attn_spec.contract.presets import FP32, FUSED
-from attn_spec.judgement.analysis import analysis_of
+from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.drawing.regimes import Recipe
 from tests.one_head import one_head
@@ -135,6 +135,21 @@ def test_a_sum_that_rounding_may_make_0_is_no_promise():
     far = one_head([[-30.0]], [[-30.0]], [[3.0]], feature_map="elu_plus_one")
     assert not linear_bound(intermediates(far), FP32.at("float32")).in_domain.any()
     assert linear_bound(intermediates(far.replace(feature_map="exp")), FP32.at("float32")).in_domain.all()
+
+
+@pytest.mark.parametrize(("size", "inside"), [(2.0**7, True), (2.0**9, False)])
+def test_products_that_overflow_their_own_format_are_outside_the_domain(size, inside):
+    """Scores are products, and so are the terms of gradients, of a value and a cotangent that each fit."""
+    contract = replace(FP32, products="float16").at("float32")
+    scores = one_head([[size]], [[size]], [[1.0]], dtypes="float32", feature_map="relu")
+    values = one_head(
+        [[512.0]], [[1 / 512]], [[size]], dtypes="float32", feature_map="relu"
+    )  # dP k is as small as dP/512
+
+    assert linear_bound(intermediates(scores), contract).in_domain.all() == inside
+    assert linear_bound(intermediates(values), contract).in_domain.all()
+    found = gradient_analysis_of(values, np.full((1, 1, 1, 1), size)).bound(contract)
+    assert found.domain_of("dq").all() == inside
 
 
 def test_a_key_that_nobody_sees_may_be_anything():

@@ -42,6 +42,9 @@ GRADIENTS = {
     "dQ": Edge(lambda z: (head([0.0], [z, -z], [1.0, -1.0]), 1.0), NARROW_SUMS, 2.0**16, 6.5e4),
     "dK": Edge(lambda z: (head([z], [0.0, 0.0], [1.0, -1.0]), 1.0), NARROW_SUMS, 2.0**17, 1.3e5),
     "dV": Edge(lambda z: (head([0.0], [0.0], [0.0]), z), NARROW_SUMS, 2.0**16, 6.5e4),
+    "dP of a value and a cotangent that each fit": Edge(
+        lambda z: (head([1.0], [1.0], [256.0]), z / 256), {"products": "float16"}, 2.0**16, 6.5e4
+    ),
     "dV by rounded products": Edge(lambda z: (head([0.0], [0.0], [0.0]), z), {"products": "float16"}, 2.0**16, 6.5e4),
 }
 

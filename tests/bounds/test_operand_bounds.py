@@ -1,5 +1,7 @@
 """Bounds of scores whose operands are formulas: they hold for every order of evaluation, and refute less precision."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -177,6 +179,15 @@ def test_a_hidden_key_of_zeros_leaves_the_gradients_in_the_domain():
     assert judged.exercised
     assert not judged.refuted
     assert judge_gradients(problem.replace(mask=mask), EAGER.at("float32"), dO, {"dq": found["dq"] * 1.01}).refuted
+
+
+@pytest.mark.parametrize(("size", "inside"), [(2.0**7, True), (2.0**9, False)])
+def test_where_a_rounded_product_overflows_nothing_is_said(size, inside):
+    """The operand W k has products that are too large for float16, and no other number of the score is."""
+    weight = np.array([[[[size]]]])
+    problem = one_head([[2.0**-9]], [[size]], [[1]], dtypes="float32", score_weight=weight, scale=1.0)
+    contract = replace(FP32, products="float16").at("float32")
+    assert forward_bound(intermediates(problem), contract).in_domain.all() == inside
 
 
 @pytest.mark.parametrize(("size", "inside"), [(2.0**-18, True), (2.0**-21, False)])

@@ -40,6 +40,15 @@ def test_a_sum_just_beyond_the_precision_is_not_exact():
     assert not exact(2.0**8 + 1)
 
 
+def test_a_product_below_its_own_format_is_not_exact():
+    def exact(exponent):
+        x = intermediates(one_head([[2.0**-4]], [[2.0 ** (exponent + 4)]], [[1.0]], scale=1.0))
+        return exact_scores(x, replace(PRECISE, products="float16").at("float64")).item()
+
+    assert exact(-14)
+    assert not exact(-15)
+
+
 @pytest.mark.parametrize(("scale", "fits"), [(0.5, -13), (1.0, -14), (2.0, -14)])
 def test_a_product_below_the_accumulator_is_not_exact(scale, fits):
     """A scale below 1 may be applied before; a larger one may not, so it helps no product."""

@@ -86,6 +86,13 @@ def test_other_values_of_options_have_the_same_shapes():
     assert asked_otherwise(subject, plain) is None
 
 
+def test_no_value_is_asked_for_that_does_not_fit_the_widths():
+    made = kernel(framework="numpy", dtypes=("float32",), supports=("rotary",))(attend)
+    drawn = [Recipe(dtypes="float32", head_dim=4, rotary="half", rotary_dim=4, seed=n).problem() for n in range(10)]
+
+    assert {asked_otherwise(Subject(made, "float32"), problem).rotary_dim for problem in drawn} == {2}
+
+
 def test_no_value_is_asked_for_that_the_kernel_does_not_take():
     made = kernel(framework="numpy", dtypes=("float32",), supports=("scale",), positive_scale=True)(attend)
     drawn = [Recipe(dtypes="float32", scale=0.5, seed=seed).problem() for seed in range(40)]

@@ -202,6 +202,8 @@ def test_a_kernel_that_refuses_other_layouts_needs_contiguous_tensors():
     declared = search(layouts, subject(of_contiguous, contiguous=True), PROFILES["smoke"], 0)[0]
     assert declared.verdict is Verdict.NOT_DECLARED
     assert declared.message == "the kernel takes contiguous tensors alone"
+    problem = Recipe(**SHAPE).problem()
+    assert says not in missing_limits(layouts, subject(sound), problem, Crashed(""))  # a crash is no refusal
 
 
 def test_a_kernel_that_crashes_is_asked_few_times_and_one_that_hangs_is_not_asked():
