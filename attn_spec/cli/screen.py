@@ -10,8 +10,8 @@ from collections import Counter
 
 import click
 
+from attn_spec.evidence import WIDTH
 from attn_spec.evidence.certificate import Certificate, PropertyResult, result_of
-from attn_spec.evidence.failure import WIDTH
 from attn_spec.judgement import planted_errors
 from attn_spec.search.causes import causes
 from attn_spec.search.verdict import LITTLE, NOT_RUN, Verdict, count, denominator, plural

@@ -7,14 +7,13 @@ import textwrap
 from pathlib import Path
 
 from attn_spec.contract.presets import describe
+from attn_spec.evidence import WIDTH
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.search.cases import Case
 from attn_spec.search.property import Property
 from attn_spec.search.verdict import Verdict
 
-#: Longest line shown.
-WIDTH = 120
 #: Largest number of elements of q, k and v that are shown.
 FEW = 8
 
