@@ -8,13 +8,14 @@ import os
 import platform
 import subprocess
 from dataclasses import asdict, fields
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import attn_spec
 from attn_spec.contract.contract import Contract
 from attn_spec.contract.presets import describe
+from attn_spec.isolation.installed import providers
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.limits import Limits
 from attn_spec.search.preflight import Preflight
@@ -35,12 +36,12 @@ VARIABLES = (
 def subject(kernel: Kernel) -> dict[str, Any]:
     """Identify the code that was examined."""
     folder = Path(kernel.file or ".").resolve().parent
-    names = packages_distributions().get(kernel.module.partition(".")[0], [])
+    found = providers(kernel.module.partition(".")[0])
     return {
         "spec": kernel.spec,
         "name": kernel.name,
         "source_sha256": kernel.digest,
-        "distribution": f"{names[0]} {version(names[0])}" if names else None,
+        "distribution": f"{found[0].name} {found[0].version}" if found else None,
         "git_commit": _git_commit(folder),
     }
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import sys
 import sysconfig
-from collections.abc import Mapping
-from functools import cache
-from importlib.metadata import distribution, packages_distributions
+from importlib.metadata import Distribution
 from pathlib import Path
+
+from .installed import providers
 
 #: Names of folders that package managers install into, wherever these folders are.
 INSTALLED = {"site-packages", "dist-packages"}
@@ -42,20 +42,15 @@ def packages() -> dict[str, str]:
 
     The digest is that of the package's RECORD, which lists a SHA-256 of each file.
     """
-    by_module = _by_module()
     imported = {name.partition(".")[0] for name in list(sys.modules)}
-    names = {name for module in imported for name in by_module.get(module, [])} - {"attn-spec"}
+    by_name: dict[str, Distribution] = {}
+    for each in (each for module in imported for each in providers(module)):
+        by_name.setdefault(each.name, each)  # the first on the path, whose modules are imported
     found = {}
-    for name in sorted(names):
-        files_of = distribution(name).read_text("RECORD") or ""
-        found[name] = f"{distribution(name).version} {hashlib.sha256(files_of.encode()).hexdigest()[:16]}"
+    for name in sorted(by_name.keys() - {"attn-spec"}):
+        files_of = by_name[name].read_text("RECORD") or ""
+        found[name] = f"{by_name[name].version} {hashlib.sha256(files_of.encode()).hexdigest()[:16]}"
     return found
-
-
-@cache
-def _by_module() -> Mapping[str, list[str]]:
-    """Return the distributions that provide each top-level module, by its name."""
-    return packages_distributions()
 
 
 def _libraries() -> set[Path]:
