@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -26,6 +27,13 @@ class _Arrays(ABC):
 
     def as_operand(self, x: np.ndarray) -> np.ndarray:
         return x
+
+    @abstractmethod
+    def quotient(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the quotient, and 0 where both are 0."""
+
+    def linear_quotient(self, linear: Callable[[np.ndarray], np.ndarray], x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return self.quotient(linear(x), y)
 
     def swapped(self, x: np.ndarray, turn: Rotation) -> np.ndarray:
         return turn.swapped(x)

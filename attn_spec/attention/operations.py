@@ -7,6 +7,7 @@ in balls (``enclosure``), in float64 (``intermediates``) and in float64 with a r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,6 +62,9 @@ class Arithmetic(Protocol):
 
     def quotient(self, x: Any, y: Any) -> Any:
         """x / y, and 0 where both are 0."""
+
+    def linear_quotient(self, linear: Callable[[Any], Any], x: Any, y: Any) -> Any:
+        """linear(x) / y of a linear function of rows and a number y of each; kernels may evaluate linear(x / y)."""
 
     def tanh(self, x: Any) -> Any:
         """Return the hyperbolic tangent."""

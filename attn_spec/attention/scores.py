@@ -79,10 +79,16 @@ def _unit(A: Arithmetic, x: Any) -> Any:
 
 
 def _pulled_from_unit(A: Arithmetic, x: Any, t: Any) -> Any:
-    """Return the gradient of x from the gradient t of u = x / |x|: (t - u (u.t)) / |x|."""
+    """Return the gradient of x from the gradient t of u = x / |x|: (t - u (u.t)) / |x|.
+
+    A framework that differentiates the quotient divides t and u (u.t) apart.
+    """
     u = _unit(A, x)
-    along = A.as_operand(A.total(A.as_operand(u * t)))
-    return A.quotient(A.as_operand(t - A.as_operand(u * along)), _norm(A, x))
+
+    def across(t: Any) -> Any:
+        return t - A.as_operand(u * A.as_operand(A.total(A.as_operand(u * t))))
+
+    return A.linear_quotient(across, t, _norm(A, x))
 
 
 def _over_rows(A: Arithmetic, x: Any) -> Any:

@@ -343,6 +343,26 @@ class RunningErrors:
         return replace(found, rows=self._divided_rows(y, value))
 
     @np.errstate(all="ignore")
+    def linear_quotient(
+        self, linear: Callable[[Approximation], Approximation], x: Approximation, y: Approximation
+    ) -> Approximation:
+        """Return the quotient with the larger error of two orders; it is infinite where one of them may overflow.
+
+        1 / y^ = (1 + h) / y has one h for all of a row, which is a factor of what is linear in its quotients. Their
+        underflows are divided by 1 + h.
+        """
+        last = self.quotient(self.as_operand(linear(x)), y)
+        exact = replace(y, error=np.zeros(y.error.shape), rows=None)
+        first = linear(self.as_operand(self.quotient(x, exact)))
+        h = y.error / (np.abs(y.value) - y.error)
+        error = term("the error of a norm that divides first", h * np.abs(first.value)) + first.error * times(
+            "the errors of what is divided first, multiplied", (1 + h) / (1 - h)
+        )
+        error = np.where((y.error < np.abs(y.value)) & (h < 1), error, np.inf)
+        largest = np.maximum(last.error, error)
+        return replace(last, error=term("a quotient before what is linear in it", largest, last.error))
+
+    @np.errstate(all="ignore")
     def _divided_rows(self, y: Approximation, value: np.ndarray) -> RowErrors:
         """x / (y (1 + h)): all of a row is divided by one number, or multiplied by its rounded inverse."""
         contract, rounding = self.contract, operation(self.contract)

@@ -64,6 +64,8 @@ class Order:
     sink: str = "with_keys"
     #: True if normalization divides; False if it multiplies by a reciprocal.
     divides: bool = False
+    #: True if the gradient of q / |q| is divided by |q| before what lies along q is subtracted; so that of a key.
+    divides_first: bool = False
     #: Tensor that dropout multiplies by 1 / (1 - p): the kept "weights", the "probabilities" that weights are stored
     #: as, the "values", or the "output". Under "gradients" it multiplies the output and at last the gradients, as
     #: FlashAttention-2 does.

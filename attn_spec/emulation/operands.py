@@ -112,6 +112,11 @@ class Execution:
         found = x.values / y.values if divides else x.values * self.finished(1 / y.values).values
         return self.finished(self.steps.xp.where((x.values == 0) & (y.values == 0), 0.0, found))
 
+    def linear_quotient(self, linear: Callable[[Number], Number], x: Number, y: Number) -> Number:
+        if self.steps.order.divides_first:
+            return linear(self.as_operand(self.quotient(x, y)))
+        return self.quotient(self.as_operand(linear(x)), y)
+
     def tanh(self, x: Number) -> Number:
         return replace(x, values=self.steps.tanh(x.values), source="stored_scores")
 

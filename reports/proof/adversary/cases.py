@@ -175,6 +175,7 @@ WAYS = (
     Way(name="cosine", made_by=cosine),
     Way(name="cosine, eager", **EAGER, made_by=cosine, problem={"gamma": 8.0}),
     Way(name="cosine, division", made_by=cosine, order={"divides": True}),
+    Way(name="cosine, divided first", made_by=cosine, order={"divides_first": True}),
     Way(name="additive", made_by=additive),
     Way(name="additive, eager, bias", **EAGER, made_by=additive, problem={"biases": True, "Sq": 2}),
     Way(name="rotary", made_by=rotary),

@@ -145,7 +145,9 @@ def random_kernel(seed: int, presentation: str | None = None, **worse: Any) -> R
     order = replace(order, bias_rounded=rounds, alibi_from=origin, dropout_on=raised, descales_first=folds)
     order = replace(order, matrix_on=one_of(for_matrix, ("keys", "queries")))
     order = replace(order, results_stored=bool(for_matrix.random() < 0.3), sink=sinks.tile)
-    order = replace(order, scale_in_exponent=in_exponent)
+    order = replace(
+        order, scale_in_exponent=in_exponent, divides_first=bool(np.random.default_rng([seed, 23]).random() < 0.3)
+    )
     context = drawn_long_context(np.random.default_rng([seed, 12]))
     given: dict[str, Any] = {"dtypes": (dtype,), "contract": declares}
     if (apart := np.random.default_rng([seed, 5])).random() < 0.08 and presentation is None and not cast | stored:

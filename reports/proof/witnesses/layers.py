@@ -92,6 +92,7 @@ LAYERS: dict[tuple[str, str, str], tuple[Strike, ...]] = {
         "layer of three heads, one key, small keys, biases, dL, bias first",
         "dvalue_projection_bias",
     ): ("sums of a parameter's gradient",),
+    ("several", "cosine of many columns, divided first", "dq"): ("a quotient before what is linear in it",),
     ("operands", "cosine of a right angle", "lse"): ("the cast of an operand with a part in common",),
     ("operands", "rotary, results stored", "lse"): ("a result that is stored before it goes on",),
     ("rotary_tables", "rotary, one pair", "lse"): (

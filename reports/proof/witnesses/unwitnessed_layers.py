@@ -22,6 +22,7 @@ LAYERS: dict[str, tuple[Strike, ...]] = {
         "errors in sums of gradients",
         "roundings make underflow of sums of gradients grow",
         "the errors of a norm and of its inverse, multiplied",
+        "the errors of what is divided first, multiplied",
         "errors of a cosine in its rounding",
         "roundings make underflow of a cosine grow",
         "errors in the rounding of each number of a vector",
@@ -61,6 +62,9 @@ LAYERS: dict[str, tuple[Strike, ...]] = {
     "no emulated kernel does what this allows, a norm whose inverse is rounded and inverted once more": (
         "the rounding of an inverse, common to a vector",
         "the inverse of a norm, common to a vector",
+    ),
+    "the same as of the quotient afterwards, whose error the larger of the two has in any case": (
+        "the error of a norm that divides first",
     ),
     "no emulated kernel does what this allows: a quotient of a sum whose terms are divided one by one": (
         "terms that are divided one by one",

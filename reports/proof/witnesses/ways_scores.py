@@ -21,6 +21,12 @@ _INNER: dict[str, Any] = {"inner_accumulation": NARROW, "inner_terms": 2}
 SCORE_WAYS = (
     Way(name="cosine of a vector with itself", problem=ONE),
     Way(name="cosine of a right angle", problem=ONE),
+    Way(
+        name="cosine of many columns, divided first",
+        problem=ONE,
+        contract={"score_accumulation": "float32", "stored_scores": "float32", "subnormals": "flushed"},
+        order={"divides_first": True},
+    ),
     Way(name="tiny values, inner, kept", problem=TINY | {"D": 5}, contract=_INNER | {"float16_subnormals": "kept"}),
     Way(
         name="2 pieces, bfloat16, by LSE",
@@ -194,6 +200,15 @@ SCORE_ATTACKS: dict[str, dict[str, Any]] = {
     },
     "cosine of a right angle": {
         "problem": given([[1.3, 1.7]], [[1.7, -1.3]], [[1, 2]], scale=1.0, score_gamma=np.full((1, 1, 1, 1), 1.1))
+    },
+    "cosine of many columns, divided first": {
+        "problem": given(
+            [[1] * 256],
+            [[1] * 256, [-1] * 256],
+            [[0.8 * 2.0**-112] * 2, [-0.8 * 2.0**-112] * 2],
+            scale=1.0,
+            score_gamma=np.full((1, 1, 1, 1), 1.0),
+        )
     },
     "a score beyond the softcap": {"problem": given([[1.5]], [[3]], [[1, 2]], scale=1.0, softcap=3.0)},
 }

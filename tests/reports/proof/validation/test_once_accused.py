@@ -215,6 +215,20 @@ def divided_last(q, k, v):
     return p @ v / p.sum(-1, keepdim=True)
 
 
+def test_the_gradient_of_a_cosine_may_be_divided_by_the_norm_before_its_terms_cancel():
+    """Vectors of one column: what lies across them is 0, made of terms over the norm that overflow."""
+    one = Recipe(key_length=2, head_dim=1, value_dim=1, dtypes="float64", score_gamma="one").problem()
+    problem = one.replace(
+        q=np.full((1, 1, 1, 1), 0.05), k=np.array([[[[0.5], [-0.5]]]]), v=np.array([[[[1e307], [-1e307]]]])
+    )
+    sound, dO = Subject(resolve("torch_scores:cosine"), "float64"), np.full((1, 1, 1, 1), 4.0)
+
+    found = sound.gradients(problem, dO)
+
+    assert np.isnan(found["dq"]).all()
+    assert_gradients_within_bound(sound, problem, dO, found)
+
+
 def test_rounding_leaves_something_of_the_gradient_of_a_maximum():
     """The key that attains it gets what the sums p v and l make of - sum P (dP - D), which is 0 in exact arithmetic."""
     one = Recipe(query_length=1, key_length=64, head_dim=2, value_dim=1, dtypes="float32").problem()
