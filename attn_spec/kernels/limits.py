@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,36 @@ TINY = 3
 
 class NotTaken(Exception):  # noqa: N818 -- no error: it says that a problem is none of the kernel's
     """A kernel does not take a problem; the message says why."""
+
+
+@dataclass(frozen=True)
+class _Widths:
+    """What ``head_dims`` allow, all in the order of the pairs (D, Dv)."""
+
+    pairs: tuple[tuple[int, int], ...]
+    #: Each D with the Dv beside it, and each Dv with the D beside it.
+    of_query: Mapping[int, tuple[int, ...]]
+    of_value: Mapping[int, tuple[int, ...]]
+    equal: tuple[int, ...]
+
+
+@cache
+def _widths(head_dims: tuple[int | tuple[int, int], ...]) -> _Widths:
+    """Return the widths that ``head_dims`` allow, once for each: all dimensions up to 512 make 262,144 pairs."""
+    alone = [dim for dim in head_dims if isinstance(dim, int)]
+    each = [[(dim, other) for other in alone] if isinstance(dim, int) else [dim] for dim in head_dims]
+    pairs = tuple(dict.fromkeys(itertools.chain.from_iterable(each)))
+    of_query: dict[int, list[int]] = {}
+    of_value: dict[int, list[int]] = {}
+    for dim, other in pairs:
+        of_query.setdefault(dim, []).append(other)
+        of_value.setdefault(other, []).append(dim)
+    return _Widths(
+        pairs=pairs,
+        of_query={dim: tuple(others) for dim, others in of_query.items()},
+        of_value={dim: tuple(others) for dim, others in of_value.items()},
+        equal=tuple(dim for dim, other in pairs if dim == other),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,39 +132,39 @@ class Limits:
     @property
     def widths(self) -> tuple[tuple[int, int], ...] | None:
         """Pairs (D, Dv) of the head dimensions that the kernel takes, in the order of ``head_dims``; None is any."""
-        if self.head_dims is None:
-            return None
-        alone = [dim for dim in self.head_dims if isinstance(dim, int)]
-        pairs = [[(dim, other) for other in alone] if isinstance(dim, int) else [dim] for dim in self.head_dims]
-        return tuple(dict.fromkeys(itertools.chain.from_iterable(pairs)))
+        return None if self.head_dims is None else _widths(self.head_dims).pairs
 
     @property
     def query_dims(self) -> tuple[int, ...] | None:
         """Head dimensions D of queries, in the order of ``head_dims``; None is any."""
-        return None if self.widths is None else tuple(dict.fromkeys(dim for dim, _ in self.widths))
+        return None if self.head_dims is None else tuple(_widths(self.head_dims).of_query)
 
     @property
     def equal_dims(self) -> tuple[int, ...] | None:
         """Head dimensions of queries and of values that are as wide, in the order of ``head_dims``; None is any."""
-        return None if self.widths is None else tuple(dim for dim, other in self.widths if dim == other)
+        return None if self.head_dims is None else _widths(self.head_dims).equal
 
     @property
     def value_dims(self) -> tuple[int, ...] | None:
         """Head dimensions Dv of values, in the order of ``head_dims``; None is any."""
-        return None if self.widths is None else tuple(dict.fromkeys(dim for _, dim in self.widths))
+        return None if self.head_dims is None else tuple(_widths(self.head_dims).of_value)
+
+    def value_dims_beside(self, query_dim: int) -> tuple[int, ...]:
+        """Return the head dimensions of values that ``head_dims`` have beside this one of queries; none if any is."""
+        return () if self.head_dims is None else _widths(self.head_dims).of_query.get(query_dim, ())
 
     def query_dim(self, value_dim: int) -> int:
         """Return a dimension D of queries that the kernel takes beside values of Dv: the same if it does, else the
         least.
         """
-        taken = [dim for dim, other in self.widths or () if other == value_dim]
+        taken = () if self.head_dims is None else _widths(self.head_dims).of_value.get(value_dim, ())
         return value_dim if value_dim in taken or not taken else min(taken)
 
     def value_dim(self, query_dim: int) -> int:
         """Return a dimension Dv of values that the kernel takes beside queries of D: the same if it does, else the
         largest.
         """
-        taken = [other for dim, other in self.widths or () if dim == query_dim]
+        taken = self.value_dims_beside(query_dim)
         return query_dim if query_dim in taken or not taken else max(taken)
 
     def heads(self, drawn: tuple[int, int]) -> tuple[int, int]:
@@ -252,7 +283,7 @@ class Limits:
     def _reasons_of_heads(self, problem: Problem) -> Iterator[str]:
         """Yield why the kernel does not take the widths and the number of the heads of a problem."""
         width = problem.head_value_dim if problem.states else problem.scored_width  # a state has a value alone
-        if self.widths is not None and (width, problem.head_value_dim) not in self.widths:
+        if self.head_dims is not None and problem.head_value_dim not in self.value_dims_beside(width):
             yield f"head dimensions must be among {self.head_dims}"
         heads = 1 if problem.projects else problem.query_heads
         if self.query_heads is not None and heads not in self.query_heads:

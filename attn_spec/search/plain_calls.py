@@ -8,6 +8,7 @@ option off. A callable that accepts no such value always uses the option, which 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice, product
@@ -167,9 +168,9 @@ def _plain_dims(limits: Limits, *, unequal: bool, tied: bool) -> tuple[int, int]
     """Return D and Dv of a plain problem: ``unequal`` or not if the kernel takes that, and Dv <= D if ``tied``."""
     if limits.widths is None:
         return (16, 16) if not unequal else (24, 16) if tied else (16, 24)
-    able = [(D, Dv) for D, Dv in limits.widths if Dv <= D or not tied]
-    meant = [pair for pair in able if (pair[0] != pair[1]) == unequal]
-    return (meant or able or limits.widths)[0]
+    able = (pair for pair in limits.widths if pair[1] <= pair[0] or not tied)
+    first = next(able, limits.widths[0])
+    return next((pair for pair in itertools.chain([first], able) if (pair[0] != pair[1]) == unequal), first)
 
 
 def with_an_empty_row(kernel: Kernel, dtype: str) -> Problem:

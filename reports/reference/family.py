@@ -105,8 +105,14 @@ def mutants_of(member: Member, properties: Iterable[Property]) -> list[Mutant]:
     return [
         each
         for each in mutants.values()
-        if each.named_by in named or each.family in member.mutants or not own.isdisjoint(each.kernel.supports)
+        if each.named_by in named or each.family in member.mutants or not own.isdisjoint(_taken_by_mutants()[each.id])
     ]
+
+
+@cache
+def _taken_by_mutants() -> dict[str, frozenset[str]]:
+    """Return the options that each mutant takes, by its id; a mutant makes a new kernel whenever it is asked."""
+    return {each.id: each.kernel.supports for each in load_mutants()[0].values()}
 
 
 @cache

@@ -60,9 +60,9 @@ _PAST_A_TILE = st.sampled_from([length for length in TILE_EDGES if length > 32])
 
 @cache
 def ingredients(
-    widths: tuple[tuple[int, int], ...] | None, slowness: float, *, telling: bool = False
+    query_dims: tuple[int, ...] | None, value_dims: tuple[int, ...] | None, slowness: float, *, telling: bool = False
 ) -> dict[str, SearchStrategy[Any]]:
-    """Return the strategies of :class:`Ingredients` for a kernel with these pairs of widths and this slowness.
+    """Return the strategies of :class:`Ingredients` for a kernel with these head dimensions and this slowness.
 
     If ``telling`` is True, the shapes go past a tile of keys, with several groups and batch entries.
     """
@@ -70,8 +70,6 @@ def ingredients(
         [pair for place, pair in enumerate(pairs) if place < 2 or pair[0] * slowness <= HEADS_BUDGET]
         for pairs in (EQUAL_HEADS, GROUPED_HEADS)
     )
-    pairs = ((), ()) if widths is None else zip(*widths, strict=True)
-    query_dims, value_dims = (tuple(dict.fromkeys(dims)) for dims in pairs)
     plain = {
         "equal": st.sampled_from(equal),
         "grouped": st.sampled_from(grouped),
@@ -122,7 +120,7 @@ class Ingredients:
             queries = self.others if self.others != keys else keys + 1
         if "empty" in chosen:
             keys, queries = [(0, 0), (keys, 0), (0, queries)][self.empty if "cross" in chosen else 0]
-        D, value_dim = self._dims(subject.kernel.limits.widths, chosen)
+        D, value_dim = self._dims(limits, chosen)
         few = FEW_HEADS
         if limits.query_heads is not None:
             few = FEW_ENTRIES * heads
@@ -139,18 +137,32 @@ class Ingredients:
             "value_dim": value_dim,
         }
 
-    def _dims(self, widths: tuple[tuple[int, int], ...] | None, chosen: frozenset[str]) -> tuple[int, int]:
-        """Return D and Dv for these options and abilities: a pair of ``widths``, or any pair if that is None.
+    def _dims(self, limits: Limits, chosen: frozenset[str]) -> tuple[int, int]:
+        """Return D and Dv for these options and abilities: a pair of the kernel's widths, or any pair if all are.
 
         The drawn dimensions come first. An option under which v is part of k excludes a Dv above D.
         """
         tied = any(OPTIONS[name].ties_values for name in chosen & set(OPTIONS))
+
+        def fits(pair: tuple[int, int]) -> bool:
+            return not (tied and pair[1] > pair[0])
+
+        def is_meant(pair: tuple[int, int]) -> bool:
+            return (pair[0] != pair[1]) == ("dv" in chosen)
+
+        def strangeness(pair: tuple[int, int]) -> tuple[bool, bool]:
+            return pair[0] != self.head_dim, pair[1] != self.value_dim
+
+        beside = limits.value_dims_beside(
+            self.head_dim
+        )  # few of many pairs, and one of them is the first nearly always
+        if own := [pair for dim in beside if fits(pair := (self.head_dim, dim)) and is_meant(pair)]:
+            return min(own, key=strangeness)
+        widths = limits.widths
         if widths is None:
             widths = tuple((self.head_dim, dim) for dim in (self.value_dim, *VALUE_DIMS, self.head_dim))
-        able = [pair for pair in widths if not (tied and pair[1] > pair[0])] or widths
-        meant = [pair for pair in able if (pair[0] != pair[1]) == ("dv" in chosen)] or able
-        drawn = (self.head_dim, self.value_dim)
-        return min(meant, key=lambda pair: (pair[0] != drawn[0], pair[1] != drawn[1]))
+        able = list(filter(fits, widths)) or widths
+        return min(list(filter(is_meant, able)) or able, key=strangeness)
 
 
 def with_able_descales(recipe: Recipe, subject: Subject) -> Recipe:

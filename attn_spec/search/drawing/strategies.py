@@ -177,12 +177,12 @@ def recipes(
 ) -> Recipe:
     """Draw the recipes behind :func:`problems`, which describes the arguments; ``telling`` excludes plain shapes."""
     # Options come last: their number of draws varies, so that Hypothesis cannot replay draws after them.
-    ingredients = shapes.ingredients(subject.kernel.limits.widths, subject.kernel.slowness, telling=telling)
+    limits, slowness = subject.kernel.limits, subject.kernel.slowness
+    ingredients = shapes.ingredients(limits.query_dims, limits.value_dims, slowness, telling=telling)
     drawn = shapes.Ingredients(**{name: draw(strategy) for name, strategy in ingredients.items()})
     size = turns.size()
     if size:
-        any_width = subject.kernel.limits.head_dims is None
-        drawn = replace(drawn, **draw(sizes.numbers(size, subject.kernel.slowness, any_width=any_width)))
+        drawn = replace(drawn, **draw(sizes.numbers(size, slowness, any_width=limits.head_dims is None)))
         needs = {*needs, *sizes.used(size, subject, named_by(without))}
         needs |= turns.option(_addable(subject, needs, named_by(without)))
     regimes = regimes or (sizes.REGIMES if size else None)
@@ -191,7 +191,7 @@ def recipes(
     given = {name: draw(x) if isinstance(x, st.SearchStrategy) else x for name, x in fixed.items()}
     chosen = _options(draw, subject, needs, without)
     values = {name: draw(strategy) for name, strategy in _VALUES.items() if name in chosen}
-    if "scale" in values and subject.kernel.limits.positive_scale:
+    if "scale" in values and limits.positive_scale:
         values["scale"] = abs(values["scale"]) or 1.0
     width = {"score_width": draw(_WIDTHS_OF_SCORES)} if "score_vector" in chosen else {}
     shape = drawn.shape(subject, chosen, size.most_heads if size else shapes.MOST_HEADS)
