@@ -270,21 +270,7 @@ class Contract:
         ``dtype`` is one for q, k and v, or theirs as ``problem.dtypes`` spells them. No operation's result is an
         integer: beside queries of integers "input" is the narrowest float that has them.
         """
-        inputs = input_dtypes(dtype)
-        of_q = narrowest(inputs[0]).name if FORMATS[inputs[0]].is_integer else inputs[0]
-        words = {"input": of_q, "work": "float64" if "float64" in inputs else "float32"}
-        values = {field.name: getattr(self, field.name) for field in fields(Contract)}
-        if self.multiplicands == "input":
-            values["multiplicands"] = narrowest(*inputs).name
-        if inputs[0] in EIGHT_BITS and self.output == "input":
-            raise ContractError(
-                f"contract field output is by default the dtype of q, {inputs[0]}, of 8 bits; declare the output's own"
-            )
-        if inputs[0] in EIGHT_BITS and self.gradients == "input":
-            values["gradients"] = "work" if self.output in EIGHT_BITS else self.output
-        values |= {stage: words.get(values[stage], values[stage]) for stage in STAGES}
-        alternatives = tuple(other.at(dtype) for other in self.alternatives)
-        return ResolvedContract(**{**values, "alternatives": alternatives})
+        return _at(self, dtype)
 
     def tiles(self, keys: int) -> int:
         """Most tiles that a row of so many keys is cut into."""
@@ -386,6 +372,26 @@ class ResolvedContract(Contract):
     def largest(self, *stages: str) -> float:
         """Return the largest number that all of the stages, or formats by name, can hold."""
         return min(form.largest for form in self.formats(*stages))
+
+
+@lru_cache(256)
+def _at(contract: Contract, dtype: str) -> ResolvedContract:
+    """:meth:`Contract.at`, which every call of a kernel asks for."""
+    inputs = input_dtypes(dtype)
+    of_q = narrowest(inputs[0]).name if FORMATS[inputs[0]].is_integer else inputs[0]
+    words = {"input": of_q, "work": "float64" if "float64" in inputs else "float32"}
+    values = {field.name: getattr(contract, field.name) for field in fields(Contract)}
+    if contract.multiplicands == "input":
+        values["multiplicands"] = narrowest(*inputs).name
+    if inputs[0] in EIGHT_BITS and contract.output == "input":
+        raise ContractError(
+            f"contract field output is by default the dtype of q, {inputs[0]}, of 8 bits; declare the output's own"
+        )
+    if inputs[0] in EIGHT_BITS and contract.gradients == "input":
+        values["gradients"] = "work" if contract.output in EIGHT_BITS else contract.output
+    values |= {stage: words.get(values[stage], values[stage]) for stage in STAGES}
+    alternatives = tuple(other.at(dtype) for other in contract.alternatives)
+    return ResolvedContract(**{**values, "alternatives": alternatives})
 
 
 @lru_cache(64)

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +302,7 @@ class Kernel:
         return Path(named) if named else None
 
 
+@lru_cache(256)
 def _of_backward_pass(contract: ResolvedContract, *, written: bool) -> ResolvedContract:
     """Return a contract and its alternatives for a backward pass that is written, or that a framework derives."""
     alternatives = tuple(_of_backward_pass(other, written=written) for other in contract.alternatives)
