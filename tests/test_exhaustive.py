@@ -52,7 +52,7 @@ def collected(pytester):
     def collect(*arguments, properties=40):
         pytester.makepyfile(conftest=conftest, test_toys=TOYS.replace("range(40)", f"range({properties})"), **toys)
         named = [word for f, names in FILES.items() for name in names for word in ("--attn-kernel", f"{f}.py:{name}")]
-        done = pytester.runpytest_subprocess("--collect-only", "-q", *named, *arguments)
+        done = pytester.runpytest_subprocess("--collect-only", "-q", "--attn-isolate=never", *named, *arguments)
         found = defaultdict(list)
         for line in done.outlines:
             if match := re.fullmatch(r"test_toys\.py::test_(\w+)\[(\w+)-(\w+)\]", line):

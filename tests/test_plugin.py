@@ -64,7 +64,8 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 def run(suite, *arguments, code=1):
-    done = suite.runpytest_subprocess("-p", "no:cacheprovider", "--attn-kernel", "toy.py:attention", *arguments)
+    own = ("-p", "no:cacheprovider", "--attn-isolate=never", "--attn-kernel", "toy.py:attention")
+    done = suite.runpytest_subprocess(*own, *arguments)
     assert done.ret == code
     return done
 
@@ -96,7 +97,8 @@ def test_shares_examine_everything_once(suite):
     keys = []
     for number in range(3):
         suite.runpytest_subprocess(
-            "--attn-kernel", "toy.py:attention", f"--attn-share={number}/3", f"--attn-report={number}.jsonl"
+            *("--attn-isolate=never", "--attn-kernel", "toy.py:attention"),
+            *(f"--attn-share={number}/3", f"--attn-report={number}.jsonl"),
         )
         lines = map(json.loads, suite.path.joinpath(f"{number}.jsonl").read_text(encoding="utf-8").splitlines())
         collected = next(line["keys"] for line in lines if line["kind"] == "collected")
