@@ -209,6 +209,7 @@ def test_calls_that_fail_for_no_known_reason_are_left_to_the_text_of_the_failure
     explain_failure(no.value.subjects, no.value.failures)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [name for name in in_tree() if "cpu" in resolve(name).devices])
 def test_a_failing_call_is_tried_in_every_presentation_that_the_kernel_can_have(name):
     made = resolve(name)

@@ -174,18 +174,23 @@ def test_a_wrong_recipe_is_refused_with_what_is_known(document, text):
     assert str(caught.value).startswith(text)
 
 
-PATTERNS = [(option, name) for option, row in OPTIONS.items() if row.patterns for name in row.draws if name]
+PATTERNS = {option: [*filter(None, row.draws)] for option, row in OPTIONS.items() if row.patterns}
 
 
-@pytest.mark.parametrize(("option", "name"), PATTERNS)
-def test_every_pattern_takes_every_broadcast(option, name):
+@pytest.mark.parametrize("option", PATTERNS)
+def test_every_pattern_takes_every_broadcast(option):
     shape = {"batch": 2, "query_heads": 4, "kv_heads": 2, "query_length": 5, "key_length": 7, "head_dim": 3}
     chosen = OPTIONS[option].of or option
     beside = {row.name: row.draws[0] for row in (OPTIONS[chosen], *parameters(chosen)) if not row.optional}
-    problem = Recipe(**shape, score_width=6, **{**(beside if chosen in SCORES else {}), option: name}).problem()
-    letters, whole = name.partition("@")[2], OPTIONS[option].shape(problem.lengths)
-    wanted = tuple(1 if letter == "1" else n for letter, n in zip(letters, whole, strict=True))
-    assert getattr(problem, option).shape == wanted
+    beside = beside if chosen in SCORES else {}
+    problems = {name: Recipe(**shape, score_width=6, **{**beside, option: name}).problem() for name in PATTERNS[option]}
+
+    def wanted(name, problem):
+        letters, whole = name.partition("@")[2], OPTIONS[option].shape(problem.lengths)
+        return tuple(1 if letter == "1" else n for letter, n in zip(letters, whole, strict=True))
+
+    shapes = {name: getattr(problem, option).shape for name, problem in problems.items()}
+    assert shapes == {name: wanted(name, problem) for name, problem in problems.items()}
 
 
 def empty_rows(mask: str, queries: int = 8) -> Problem:
