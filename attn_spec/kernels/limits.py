@@ -150,7 +150,7 @@ class Limits:
         return None if self.head_dims is None else tuple(_widths(self.head_dims).of_value)
 
     def value_dims_beside(self, query_dim: int) -> tuple[int, ...]:
-        """Return the head dimensions of values that ``head_dims`` have beside this one of queries; none if any is."""
+        """Return the head dimensions of values that ``head_dims`` have beside this one of queries."""
         return () if self.head_dims is None else _widths(self.head_dims).of_query.get(query_dim, ())
 
     def query_dim(self, value_dim: int) -> int:

@@ -8,10 +8,9 @@ option off. A callable that accepts no such value always uses the option, which 
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Any
 
 import numpy as np
@@ -170,7 +169,7 @@ def _plain_dims(limits: Limits, *, unequal: bool, tied: bool) -> tuple[int, int]
         return (16, 16) if not unequal else (24, 16) if tied else (16, 24)
     able = (pair for pair in limits.widths if pair[1] <= pair[0] or not tied)
     first = next(able, limits.widths[0])
-    return next((pair for pair in itertools.chain([first], able) if (pair[0] != pair[1]) == unequal), first)
+    return next((pair for pair in chain([first], able) if (pair[0] != pair[1]) == unequal), first)
 
 
 def with_an_empty_row(kernel: Kernel, dtype: str) -> Problem:

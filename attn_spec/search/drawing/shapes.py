@@ -153,9 +153,8 @@ class Ingredients:
         def strangeness(pair: tuple[int, int]) -> tuple[bool, bool]:
             return pair[0] != self.head_dim, pair[1] != self.value_dim
 
-        beside = limits.value_dims_beside(
-            self.head_dim
-        )  # few of many pairs, and one of them is the first nearly always
+        # They are few of many pairs, and one of them comes first nearly always.
+        beside = limits.value_dims_beside(self.head_dim)
         if own := [pair for dim in beside if fits(pair := (self.head_dim, dim)) and is_meant(pair)]:
             return min(own, key=strangeness)
         widths = limits.widths
