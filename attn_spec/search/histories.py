@@ -43,14 +43,17 @@ def asked_otherwise(subject: Subject, problem: Problem) -> Problem | None:
     if not isinstance(recipe, Recipe):
         return None
     rng, used, others = randomness(problem), problem.options(), {}
-    for name in [name for name in OPTIONS if name in used]:
+    said = [name for name in OPTIONS if name in used and getattr(recipe, name) is not None]
+    for name in said:
         if values := _other_values(OPTIONS[name], getattr(recipe, name), recipe.lengths):
             others[name] = values[rng.integers(len(values))]
     if not others:
         return None
     try:
         made = replace(recipe, **others).problem()
-        other = problem.replace(**{name: getattr(made, name) for name in others})
+        # Lengths of keys that are those of queries follow from these, and no recipe says them.
+        derived = (made.options() & used & OPTIONS.keys()) - {*said}
+        other = problem.replace(**{name: getattr(made, name) for name in {*others, *derived}})
     except ProblemError:
         return None
     return None if subject.kernel.limits.refusal(other) else other

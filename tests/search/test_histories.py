@@ -101,3 +101,18 @@ def test_no_value_is_asked_for_that_the_kernel_does_not_take():
 
     assert 0 < others.count(None) < 20  # -0.5 and 0 are two of seven
     assert all(other.scale > 0 for other in others if other is not None)
+
+
+def test_lengths_that_follow_from_others_are_asked_for_with_them():
+    """Where each sequence has as many keys as queries, the recipe says the lengths of queries alone."""
+    options = ("seqused_q", "seqused_k")
+    made = kernel(framework="numpy", dtypes=("float32",), supports=options, equal_lengths=True)(attend)
+    recipe = Recipe(
+        dtypes="float32", batch=4, query_length=7, key_length=7, seqused_q="ragged@B111", equal_lengths=True, seed=3
+    )
+    problem = recipe.problem()
+
+    other = asked_otherwise(Subject(made, "float32"), problem)
+
+    assert np.array_equal(other.seqused_q, other.seqused_k)
+    assert not np.array_equal(other.seqused_q, problem.seqused_q)
