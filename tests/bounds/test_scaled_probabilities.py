@@ -130,6 +130,14 @@ def test_a_row_whose_probabilities_may_leave_the_format_is_outside_the_domain_un
     assert (bound(far, "saturates").allowed["output"] > 2.0**-4 * 3).all()
 
 
+def test_a_weight_that_saturates_is_less_in_a_row_sum_of_what_is_cast():
+    """No maximum is subtracted: the one weight is e^0.5, of which the cast leaves 1, and the LSE is 0 in place of 0.5."""
+    scaled = EIGHT | {"probability_scale": 448.0, "row_sum_of": "cast"}
+    contract = replace(PRECISE, **scaled, reference="zero", reference_range=1.0)
+
+    assert 0.3 < ratios(contract, scores([0.5], [1.0]))["lse"] <= 1
+
+
 @pytest.mark.parametrize(("c", "inside"), [(2.0**12, True), (57344.0, False)])
 def test_a_scale_whose_inverse_is_no_normal_number_is_outside_the_domain(c, inside):
     """In float16 the inverse of 57344 has five bits, and none if it is flushed."""
