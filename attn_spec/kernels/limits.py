@@ -34,7 +34,7 @@ class NotTaken(Exception):  # noqa: N818 -- no error: it says that a problem is 
 
 @dataclass(frozen=True)
 class _Widths:
-    """What ``head_dims`` allow, all in the order of the pairs (D, Dv)."""
+    """Widths that ``head_dims`` allow, all in the order of the pairs (D, Dv)."""
 
     pairs: tuple[tuple[int, int], ...]
     #: Each D with the Dv beside it, and each Dv with the D beside it.

@@ -104,7 +104,7 @@ def test_no_value_is_asked_for_that_the_kernel_does_not_take():
 
 
 def test_lengths_that_follow_from_others_are_asked_for_with_them():
-    """Where each sequence has as many keys as queries, the recipe says the lengths of queries alone."""
+    """A recipe says the lengths of queries alone if each sequence has as many keys."""
     options = ("seqused_q", "seqused_k")
     made = kernel(framework="numpy", dtypes=("float32",), supports=options, equal_lengths=True)(attend)
     recipe = Recipe(
