@@ -131,7 +131,7 @@ def test_a_row_whose_probabilities_may_leave_the_format_is_outside_the_domain_un
 
 
 def test_a_weight_that_saturates_is_less_in_a_row_sum_of_what_is_cast():
-    """No maximum is subtracted: the one weight is e^0.5, of which the cast leaves 1, and the LSE is 0 in place of 0.5."""
+    """No maximum is subtracted: of the one weight, e^0.5, the cast leaves 1, and the LSE is 0 in place of 0.5."""
     scaled = EIGHT | {"probability_scale": 448.0, "row_sum_of": "cast"}
     contract = replace(PRECISE, **scaled, reference="zero", reference_range=1.0)
 
