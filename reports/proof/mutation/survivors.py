@@ -12,6 +12,13 @@ REASONS: dict[tuple[str, str], str] = {
         ("-        return np.zeros((*forward.s.shape[:-1], 1))\n+        return np.zeros((*forward.s.shape[:- 0], 1))"),
     ): "one zero is broadcast as an array of zeros is",
     (
+        "bounds.forward.row_sum_bounds",
+        (
+            '-    wild = forward.visible & guard("weights of which nothing is known", ~(alpha <= WILD), alpha < 0)\n'
+            '+    wild = forward.visible & guard("weights of which nothing is known", ~(alpha < WILD), alpha < 0)'
+        ),
+    ): "of a weight whose error is exactly the limit nothing more is known, and its bound is wider",
+    (
         "attention.gradient_enclosure",
         (
             "-    of_v, by_values = score.values.pull(BALLS, exact_table(problem.v[b, 0]), p, of_v)\n"
