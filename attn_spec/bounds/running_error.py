@@ -358,7 +358,7 @@ class RunningErrors:
         error = term("the error of a norm that divides first", h * np.abs(first.value)) + first.error * times(
             "the errors of what is divided first, multiplied", (1 + h) / (1 - h)
         )
-        error = np.where((y.error < np.abs(y.value)) & (h < 1), error, np.inf)
+        error = np.where(2 * y.error < np.abs(y.value), error, np.inf)  # h < 1
         largest = np.maximum(last.error, error)
         return replace(last, error=term("a quotient before what is linear in it", largest, last.error))
 

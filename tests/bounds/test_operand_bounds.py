@@ -10,6 +10,7 @@ from torch.nn.functional import normalize
 from attn_spec.bounds.forward.bounds import forward_bound
 from attn_spec.bounds.intermediates import intermediates
 from attn_spec.bounds.operand_bounds import operand_error
+from attn_spec.bounds.running_error import RunningErrors, given
 from attn_spec.contract.presets import EAGER, FP32
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.operands import Operands
@@ -188,6 +189,19 @@ def test_where_a_rounded_product_overflows_nothing_is_said(size, inside):
     problem = one_head([[2.0**-9]], [[size]], [[1]], dtypes="float32", score_weight=weight, scale=1.0)
     contract = replace(FP32, products="float16").at("float32")
     assert forward_bound(intermediates(problem), contract).in_domain.all() == inside
+
+
+@pytest.mark.parametrize(("error", "known"), [(0.4, True), (0.5, False), (0.9, False), (1.1, False)])
+def test_of_a_quotient_that_may_come_first_nothing_is_said_if_its_divisor_may_be_half_as_large(error, known):
+    contract = FP32.at("float32")
+    A, form = RunningErrors(contract), contract.stages.operands.format
+    x, y = (given(contract, np.ones((1, columns)), form) for columns in (2, 1))
+    y = replace(y, error=np.full((1, 1), error))
+
+    found = A.linear_quotient(lambda rows: rows, x, y).error
+
+    assert np.isfinite(found).all() == known
+    assert not known or (found >= error / (1 - error)).all()
 
 
 @pytest.mark.parametrize(("size", "inside"), [(2.0**-18, True), (2.0**-21, False)])
