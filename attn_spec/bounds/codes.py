@@ -148,7 +148,7 @@ def largest_of_blocks(quantiser: Quantiser, size: np.ndarray, there: np.ndarray,
         numbers, of_entries = blocks_of_tokens(quantiser, np.arange(S) - start), of_token[own]
         for number in np.unique(numbers):
             places = numbers == number
-            of_entries[:, :, places] = of_entries[:, :, places].max(axis=2, keepdims=True, initial=0.0)
+            of_entries[:, :, places] = of_entries[:, :, places].max(axis=2, keepdims=True)
         found[own] = of_entries
     return found
 

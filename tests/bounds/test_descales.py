@@ -9,6 +9,7 @@ import torch
 from attn_spec import kernel
 from attn_spec.attention import definition
 from attn_spec.bounds.backward.score_gradient_bounds import score_gradient_error
+from attn_spec.bounds.forward.product_bounds import dot_product_error
 from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
 from attn_spec.contract.contract import Contract
 from attn_spec.contract.coverage import says_nothing
@@ -201,3 +202,17 @@ def test_what_is_written_into_hidden_keys_fits_with_its_descale(descale):
     problem = drawn.replace(q=np.zeros(drawn.q.shape), **{descale: np.full((1, 1, 3, 1), 64.0)})
 
     properties.load_all()["causality.future_keys_change_nothing"].check(Subject(adds_a_mask, "float16"), problem)
+
+
+def test_the_bound_of_a_product_is_the_same_if_queries_and_keys_change_places():
+    """Both are 0 here, so that the product of their underflows decides, with a small descale and a large one."""
+    zero, small, large = np.zeros((1, 1, 1, 2)), np.full((1, 1, 1, 1), 2.0**-6), np.full((1, 1, 1, 1), 3.0)
+    contract = replace(FUSED, descale_on="operands", operands="float16").at("float16")
+    plain = Problem(q=zero, k=zero, v=zero, dtypes="float16")
+
+    found, other = (
+        dot_product_error(intermediates(plain.replace(q_descale=of_q, k_descale=of_k)), contract)
+        for of_q, of_k in ((small, large), (large, small))
+    )
+
+    assert found == other > 0

@@ -12,9 +12,11 @@ import pytest
 from attn_spec.reports.proof.adversary.attack import Attack, allowed
 from attn_spec.reports.proof.adversary.cases import STAGES, stages
 from attn_spec.reports.proof.adversary.presets import presets
+from attn_spec.reports.proof.validation.random_kernels import random_kernel
 
 from attn_spec.bounds.backward.gradient_bounds import gradient_bound
 from attn_spec.bounds.forward.bounds import forward_bound
+from attn_spec.bounds.forward.product_bounds import descales_operands
 from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
 from attn_spec.contract.presets import EAGER, FUSED, SPLIT_KV, TF32, UNDECLARED
 from attn_spec.numbers import bits
@@ -89,3 +91,58 @@ def test_bounds_of_other_problems_are_as_recorded(dtype, name, snapshot):
         lines.append(f"{kind}: {', '.join(sums)}; {forward.in_domain.sum()} {backward.rows.sum()}")
 
     assert "\n".join(lines) == snapshot
+
+
+#: Options of drawn problems, each in three of ten.
+OPTIONS = {
+    "causal": True,
+    "scale": 1.0,
+    "softcap": 20.0,
+    "bias": "normal@11QK",
+    "alibi_slopes": "random@1H11",
+    "sinks": "normal@1H11",
+    "dropout_keep": "half@BHQK",
+    "q_descale": "spread@1G11",
+    "k_descale": "tiny@1G11",
+    "v_descale": "spread@1G11",
+}
+#: Sizes of their tensors: of small ones much underflows.
+SIZES = (1.0, 1.0, 2.0**-7, 2.0**-12)
+
+
+def drawn(rng: np.random.Generator, dtype: str) -> Recipe:
+    options = {name: value for name, value in OPTIONS.items() if rng.random() < 0.3}
+    if "dropout_keep" in options:
+        options["dropout_p"] = 0.3
+    shape = {"query_heads": 2, "query_length": 3, "key_length": 7, "head_dim": 4, "value_dim": 3}
+    regime = str(rng.choice(["normal", "near_ties", "large", "rising"]))
+    size, value_size = (float(each) for each in rng.choice(SIZES, 2))
+    return Recipe(
+        dtypes=dtype, regime=regime, seed=int(rng.integers(99)), **shape, **options, size=size, value_size=value_size
+    )
+
+
+@np.errstate(all="ignore")
+@pytest.mark.parametrize("part", range(4))
+def test_bounds_of_drawn_arithmetics_are_as_recorded(part, snapshot):
+    """Geometric means of the bounds of random kernels' arithmetics, where stages and conventions meet."""
+    lines = []
+    for seed in range(part, 240, 4):
+        made, rng = random_kernel(seed), np.random.default_rng(seed)
+        if made.dtype not in ("float32", "float16", "bfloat16"):
+            continue
+        problem, c = drawn(rng, made.dtype).problem(), made.executes.at(made.dtype)
+        x, dO = intermediates(problem), rng.standard_normal(problem.output_shape) * rng.choice(SIZES)
+        found = dict(forward_bound(x, c).allowed)
+        if not descales_operands(x, c):  # no theorem is about gradients of those
+            found |= gradient_bound(x, gradient_intermediates(x, bits.nearest(dO, made.dtype), None), c).allowed
+        means = (f"{name} {shown(geometric_mean(bound))}" for name, bound in found.items())
+        lines.append(f"{seed}: {', '.join(means)}")
+
+    assert "\n".join(lines) == snapshot
+
+
+def geometric_mean(bound: np.ndarray) -> float:
+    """Return the geometric mean of all finite elements above 0: each counts as much, however small it is."""
+    found = bound[(bound > 0) & np.isfinite(bound)]
+    return float(np.exp(np.log(found).sum() / max(found.size, 1)))
