@@ -12,6 +12,7 @@ from attn_spec.attention.enclosure import enclose
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.attention.gradients import gradients
 from attn_spec.bounds.forward.bounds import forward_bound
+from attn_spec.bounds.forward.sink_bounds import above_maximum, below_maximum
 from attn_spec.bounds.intermediates import intermediates
 from attn_spec.contract.presets import FP32
 from attn_spec.judgement.measure import judge
@@ -111,3 +112,12 @@ def test_a_sink_that_overflows_beside_the_keys_is_inside_where_it_is_part_of_the
     contract = replace(FP32, sink_reference=reference).at("float32")
 
     assert forward_bound(intermediates(problem), contract).in_domain.all() == inside
+
+
+@pytest.mark.parametrize(("sink", "below", "above"), [(0.5, 0.5, 0.0), (-2.0, 0.0, 2.0)])
+def test_the_reference_of_a_row_without_a_key_is_0(sink, below, above):
+    x = intermediates(one_key(sinks=np.full((1, 1, 1, 1), sink), mask=np.zeros((1, 1, 1, 1), dtype=bool)))
+    contract = replace(FP32, sink_reference="keys").at("float32")
+
+    assert below_maximum(x, contract).item() == pytest.approx(below, rel=1e-6)
+    assert above_maximum(x, contract).item() == pytest.approx(above, rel=1e-6)
