@@ -21,20 +21,21 @@ from attn_spec.numbers.formats import EIGHT_BITS, FORMATS
 from attn_spec.problem.dtypes import dtype_of
 from attn_spec.problem.problem import Problem
 
-#: Fields, and values, by which sound kernels differ from their declarations in both passes.
+#: Fields by which sound kernels differ from their declarations in both passes, with a value or several.
 BOTH: dict[str, Any] = {
     "alibi_terms": "input",
     "rotary_tables": "input",
     "row_sum_of": "either",
     "lse_merges": 1,
     "scale_on": "operands",
+    "normalize": ("every_tile", "by_lse", "before_product"),
 }
 #: Fields of the forward pass: formats of its stages, which kernels often have as narrow as their inputs.
 FORWARD: dict[str, Any] = dict.fromkeys(
     ("score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities", "output_accumulation"), "input"
 )
 #: Fields that few kernels change, and that allow as much as a preset.
-RARE: dict[str, Any] = {"products": "input"}
+RARE: dict[str, Any] = {"products": "input", "rounding": "toward_zero"}
 #: Fields of the backward pass, with values that kernels often have.
 BACKWARD: dict[str, Any] = {
     "weight_gradients": "input",
@@ -128,7 +129,8 @@ def _sharpest(
 
 def _changed(contract: ResolvedContract, dtype: str, fields: Mapping[str, Any]) -> Iterator[ResolvedContract]:
     """Yield the contract with one of these fields changed, where that promises less; none if it has alternatives."""
-    for name, said in fields.items() if not contract.alternatives else ():
+    changes = ((name, one) for name, said in fields.items() for one in (said if isinstance(said, tuple) else (said,)))
+    for name, said in changes if not contract.alternatives else ():
         value, own = dtype_of(dtype, "q") if said == "input" else said, getattr(contract, name)
         if name in STAGES and own in FORMATS and FORMATS[own].precision <= FORMATS[value].precision:
             continue

@@ -133,3 +133,25 @@ def test_nothing_is_named_beside_alternatives():
         )
         == {}
     )
+
+
+def test_weights_of_a_second_pass_are_named_by_how_they_are_normalized():
+    """Each is exp(s - LSE), and the LSE is one of bfloat16: a whole row is off by its rounding."""
+    one = Recipe(dtypes="bfloat16", query_length=2, key_length=57, head_dim=16, value_dim=16).problem()
+    one = one.replace(q=np.zeros_like(one.q), v=np.abs(one.v))
+    weight = np.exp(-bits.nearest(np.log(57.0), "bfloat16"))
+    answer = bits.nearest(weight * one.v.sum(axis=2, keepdims=True) * np.ones(one.output_shape), "bfloat16")
+
+    contract = replace(FUSED, lse="input").at("bfloat16")
+    assert judge(one, contract, output=answer).refuted
+    assert "fused(normalize='by_lse', lse='bfloat16')" in contracts_that_hold(contract, one, output=answer)
+
+
+def test_a_kernel_that_cuts_what_it_stores_is_named_by_its_rounding():
+    one = Recipe(dtypes="bfloat16", query_length=1, key_length=5, head_dim=16, value_dim=16).problem()
+    one = one.replace(q=np.zeros_like(one.q), v=bits.nearest(1 + 0.05 * np.abs(one.v), "bfloat16"))
+    mean = one.v.mean(axis=2, keepdims=True).astype(np.float32)
+    answer = (mean.view(np.uint32) & 0xFFFF0000).view(np.float32).astype(float)
+
+    assert judge(one, FP32.at("bfloat16"), output=answer).refuted
+    assert "fp32(rounding='toward_zero')" in contracts_that_hold(FP32.at("bfloat16"), one, output=answer)
