@@ -157,12 +157,14 @@ class _Judging:
     def _whole(self, part: GradientPart) -> None:
         """Judge a part in one piece, as a problem that is not long."""
         problem, found = part.problem, self.judgement
-        needed = 8 * THEOREMS * math.prod(problem.score_shape)
-        if needed > FAR * self.memory:
+        of_query = 8 * THEOREMS * math.prod(problem.score_shape) // max(problem.query_length, 1)
+        needed, held = of_query * problem.query_length, FAR * self.memory
+        if needed > held:
             raise MemoryExceededError(
                 f"gradients of {problem.query_length} queries and {problem.key_length} keys must be judged in one "
-                f"piece, which takes about {needed / 2**20:,.0f} MiB, not {self.memory / 2**20:,.3g} MiB: their scores "
-                "are no products of q and k, or float64 is too coarse for their contract; allow more memory"
+                f"piece, which takes about {needed / 2**20:,.0f} MiB, not {held / 2**20:,.3g} MiB: their scores are no "
+                "products of q and k, or float64 is too coarse for their contract; allow more memory"
+                + (f", or give at most {fit} queries" if (fit := held // of_query) else "")
             )
         given = (part.cotangent, part.found, part.lse_cotangent)
         judgement = judge_gradients(problem, found.contract, *given, conventions=self.conventions)

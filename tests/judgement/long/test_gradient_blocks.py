@@ -1,5 +1,6 @@
 """Gradients of long problems: blocks of rows are judged as the whole is."""
 
+import contextlib
 from dataclasses import replace
 
 import numpy as np
@@ -141,8 +142,22 @@ def test_what_has_to_be_judged_whole_asks_for_memory(options):
     parts = gradient_parts_of(problem, dO, found(problem, dO, None))
 
     assert not judge_gradient_parts(parts, CONTRACT).refuted
-    with pytest.raises(MemoryExceededError, match=r"64 queries and 64 keys .* takes about 3 MiB, not 0.0625"):
+    with pytest.raises(
+        MemoryExceededError, match=r"64 queries and 64 keys .* takes about 3 MiB, not 0.25 .* give at most 5"
+    ):
         judge_gradient_parts(parts, CONTRACT, memory=2**16)
+
+
+@pytest.mark.parametrize(("queries", "fits"), [(5, True), (6, False)])
+def test_as_many_queries_as_the_refusal_says_are_judged(queries, fits):
+    problem = Recipe(query_length=queries, key_length=64, head_dim=4, rotary="half").problem()
+    dO, _ = cotangents(problem)
+    parts = gradient_parts_of(problem, dO, found(problem, dO, None))
+
+    with contextlib.nullcontext() if fits else pytest.raises(MemoryExceededError, match=r"give at most 5 queries$"):
+        judge_gradient_parts(parts, CONTRACT, memory=2**16)
+    with pytest.raises(MemoryExceededError, match=r"allow more memory$"):
+        judge_gradient_parts(parts, CONTRACT, memory=2**10)
 
 
 def test_a_float64_answer_is_held_against_an_enclosure():
