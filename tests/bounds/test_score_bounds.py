@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from attn_spec.bounds.forward.product_bounds import dot_product_error, exact_scores
-from attn_spec.bounds.forward.score_bounds import score_error
+from attn_spec.bounds.forward.score_bounds import score_error, shift_error
 from attn_spec.bounds.intermediates import intermediates
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.search.drawing.regimes import Recipe
@@ -59,3 +60,14 @@ def test_a_product_below_the_accumulator_is_not_exact(scale, fits):
 
     assert exact(fits)
     assert not exact(fits - 1)
+
+
+def test_a_log_sum_exp_near_0_that_is_moved_underflows_where_it_is_stored():
+    """One visible key of score 0, and a slope of 2^-20: the error is hardly more than half the least float16."""
+    problem = one_head([[0.0]], [[0.0], [0.0]], [[1.0], [1.0]], mask=np.array([[[[True, False]]]]))
+    problem = problem.replace(alibi_slopes=np.full((1, 1, 1, 1), 2.0**-20))
+    contract = replace(PRECISE, alibi="positions", lse="float16").at("float16")
+
+    error = shift_error(intermediates(problem), contract, np.zeros(1)).item()
+
+    assert 2.0**-25 < error < 1.1 * 2.0**-25

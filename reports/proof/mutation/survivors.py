@@ -8,6 +8,20 @@ _FOUR_AXES = "of four axes the third is the last but one"
 #: Reasons by module and change, as ``report`` prints them.
 REASONS: dict[tuple[str, str], str] = {
     (
+        "bounds.backward.gradient_bounds",
+        (
+            "-    kept = np.abs(errors.grad.dS @ k) + (slack / sigma if sigma else 0.0)\n"
+            "+    kept = np.abs(errors.grad.dS @ k) + (slack / sigma if sigma else -1.0)"
+        ),
+    ): "sigma is 0 then, and multiplies the sum",
+    (
+        "bounds.forward.output_bounds",
+        (
+            "-    least = 1 - of_output.C.max(axis=-1, keepdims=True, initial=0.0)\n"
+            "+    least = 1 - of_output.C.max(axis=-1, keepdims=True, initial= -1.0)"
+        ),
+    ): "C is at least 0, and a row without keys has no mean",
+    (
         "bounds.forward.weight_bounds",
         ("-        return np.zeros((*forward.s.shape[:-1], 1))\n+        return np.zeros((*forward.s.shape[:- 0], 1))"),
     ): "one zero is broadcast as an array of zeros is",
