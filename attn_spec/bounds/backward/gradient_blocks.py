@@ -7,20 +7,25 @@ float64, whose sums tell how far the float64 gradients themselves may be off.
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
+from attn_spec.attention.arithmetic import FLOATS
 from attn_spec.attention.latent import key_gradient
+from attn_spec.attention.rotations import rotations_of
+from attn_spec.attention.scores import parameters_of
 from attn_spec.bounds.backward.gradient_bounds import (
     GRADIENT_EVALUATION,
     GradientBound,
-    dk_error,
-    dkv_error,
-    dq_error,
     finished_error,
     keys_in_domain,
     rows_in_domain,
+    rows_of_known_operands,
     widest_of_rows,
 )
 from attn_spec.bounds.backward.gradient_key_sums import (
@@ -33,11 +38,14 @@ from attn_spec.bounds.backward.gradient_key_sums import (
     key_sums,
     sink_sums,
 )
+from attn_spec.bounds.backward.gradient_products import dk_error, dkv_error
+from attn_spec.bounds.backward.operand_gradients import dk_error_of_heads, dq_error_of_rows, of_all_keys
 from attn_spec.bounds.backward.option_gradient_bounds import bias_error
 from attn_spec.bounds.backward.score_gradient_bounds import ScoreGradientError, score_gradient_error
 from attn_spec.bounds.backward.value_gradient_bounds import dv_error
 from attn_spec.bounds.forward.row_sum_bounds import amplification
-from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates
+from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, repeated_keys
+from attn_spec.bounds.operand_bounds import unknown_keys
 from attn_spec.contract.contract import ResolvedContract
 
 
@@ -92,8 +100,8 @@ def block_of(
         grad,
         _dq(errors, off, contract),
         off,
-        rows_in_domain(errors),
-        rows_in_domain(exact),
+        rows_in_domain(errors) & rows_of_known_operands(forward, contract),
+        rows_in_domain(exact) & rows_of_known_operands(forward, GRADIENT_EVALUATION),
         Pair(sums, of_exact),
         options,
     )
@@ -102,7 +110,7 @@ def block_of(
 def _dq(errors: ScoreGradientError, slack: np.ndarray | float, contract: ResolvedContract) -> np.ndarray:
     size = np.abs(errors.grad.gradients["dq"]) + slack
     return finished_error(
-        errors.forward.problem, contract, "dq", dq_error(errors, slack), size=size, alpha=widest_of_rows(errors)
+        errors.forward.problem, contract, "dq", dq_error_of_rows(errors, slack), size=size, alpha=widest_of_rows(errors)
     )
 
 
@@ -127,37 +135,100 @@ class FinishedKeys:
     evaluated_whole: bool
 
 
+@dataclass(frozen=True)
+class OfHead:
+    """Sums over all rows of a query head, under the contract and for float64; ``forward`` is a block of these rows."""
+
+    forward: Intermediates
+    allowed: GroupSums
+    evaluated: GroupSums
+
+
 @np.errstate(all="ignore")
-def finished_keys(
-    forward: Intermediates, contract: ResolvedContract, allowed: GroupSums, evaluated: GroupSums
-) -> FinishedKeys:
-    """Return the bounds of sums over all rows of a group's heads; ``forward`` is any block of these rows."""
-    amplify = amplification(evaluated.alpha.max(initial=0.0))
-    values = {"dk": forward.problem.scale_value * allowed.of_k, "dv": allowed.of_v}
+def finished_keys(heads: Sequence[OfHead], contract: ResolvedContract, keys: Keys = ALL) -> FinishedKeys:
+    """Return the gradients of some keys and values, and their bounds, from the sums of the heads that share these."""
+    forward = heads[0].forward
+    allowed, evaluated = (
+        _Group.of(heads, "allowed", contract, keys),
+        _Group.of(heads, "evaluated", GRADIENT_EVALUATION, keys),
+    )
+    amplify = amplification(evaluated.sums.alpha.max(initial=0.0))
+    values = {"dk": _dk(heads, keys), "dv": allowed.sums.of_v}
     if forward.problem.latent:
         values["dkv"] = key_gradient(values["dk"], values["dv"])
-    off = _of_keys(forward, GRADIENT_EVALUATION, evaluated, {name: np.abs(value) for name, value in values.items()})
+    off = evaluated.errors({name: np.abs(value) for name, value in values.items()})
     off = {name: error * amplify for name, error in off.items()}
-    of_keys = _of_keys(forward, contract, allowed, {name: np.abs(value) + off[name] for name, value in values.items()})
+    errors = allowed.errors({name: np.abs(value) + off[name] for name, value in values.items()})
     return FinishedKeys(
-        {name: Finished(value, of_keys[name], off[name]) for name, value in values.items()},
-        in_domain=keys_in_domain(forward, contract, allowed),
-        evaluated_in_domain=keys_in_domain(forward, GRADIENT_EVALUATION, evaluated),
-        whole=bool(allowed.inside.all()),
-        evaluated_whole=bool(evaluated.inside.all()),
+        {name: Finished(value, errors[name], off[name]) for name, value in values.items()},
+        in_domain=allowed.in_domain,
+        evaluated_in_domain=evaluated.in_domain,
+        whole=allowed.whole,
+        evaluated_whole=evaluated.whole,
     )
 
 
-def _of_keys(
-    forward: Intermediates, contract: ResolvedContract, sums: GroupSums, sizes: dict[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    unfinished = {"dk": dk_error(forward, contract, sums), "dv": dv_error(forward, contract, sums).error}
-    if forward.problem.latent:
-        unfinished["dkv"] = dkv_error(forward, contract, sums)
-    return {
-        name: finished_error(forward.problem, contract, name, error, size=sizes[name], alpha=sums.alpha)
-        for name, error in unfinished.items()
-    }
+def _dk(heads: Sequence[OfHead], keys: Keys) -> np.ndarray:
+    """Return dK of some keys in float64."""
+    found = []
+    for head in heads:
+        of_k, score, problem = (
+            head.forward.problem.scale_value * head.allowed.of_k,
+            head.forward.score,
+            head.forward.problem,
+        )
+        if not score.plain:
+            p = parameters_of(problem) | rotations_of(problem)
+            of_k = score.keys.pull(FLOATS, finite(repeated_keys(problem)), p, of_all_keys(head.forward, keys, of_k))[0][
+                :, :, keys
+            ]
+        found.append(of_k)
+    return np.sum(found, axis=0)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The heads that share keys, under one contract."""
+
+    forwards: list[Intermediates]
+    contract: ResolvedContract
+    of_heads: list[GroupSums]
+    sums: GroupSums
+    keys: Keys
+
+    @classmethod
+    def of(cls, heads: Sequence[OfHead], name: str, contract: ResolvedContract, keys: Keys) -> Self:
+        of_heads = [getattr(head, name) for head in heads]
+        return cls([head.forward for head in heads], contract, of_heads, functools.reduce(operator.add, of_heads), keys)
+
+    def errors(self, sizes: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the errors of gradients of these sizes, by name."""
+        forward, contract, sums = self.forwards[0], self.contract, self.sums
+        dk = (
+            dk_error(forward, contract, sums)
+            if sums.of_operand is None
+            else dk_error_of_heads(self.forwards, contract, self.of_heads, self.keys)
+        )
+        unfinished = {"dk": dk, "dv": dv_error(forward, contract, sums).error}
+        if forward.problem.latent:
+            unfinished["dkv"] = dkv_error(forward, contract, sums)
+        return {
+            name: finished_error(forward.problem, contract, name, error, size=sizes[name], alpha=sums.alpha)
+            for name, error in unfinished.items()
+        }
+
+    @functools.cached_property
+    def unknown(self) -> np.ndarray:
+        """Keys, of all, whose operand has no bound in any head, bool [1, 1, Sk]."""
+        return np.logical_or.reduce([unknown_keys(forward, self.contract) for forward in self.forwards])
+
+    @property
+    def in_domain(self) -> np.ndarray:
+        return keys_in_domain(self.forwards[0], self.contract, self.sums) & ~self.unknown[:, :, self.keys]
+
+    @property
+    def whole(self) -> bool:
+        return bool(self.sums.inside.all()) and not self.unknown.any()
 
 
 @np.errstate(all="ignore")

@@ -17,7 +17,9 @@ from attn_spec.bounds.backward.weight_gradient_bounds import cotangent_entering
 from attn_spec.bounds.forward.dropout_bounds import factor_underflow, weight_stages
 from attn_spec.bounds.forward.row_sum_bounds import evaluation_alpha
 from attn_spec.bounds.intermediates import Intermediates
+from attn_spec.bounds.operand_bounds import operand_error, unknown_operands
 from attn_spec.contract.terms import term
+from attn_spec.problem.problem import Problem
 
 #: All keys, or an index of some.
 Keys = slice | np.ndarray
@@ -36,6 +38,10 @@ class ProductSums(BlockSums):
     early: np.ndarray
     entered: np.ndarray
     n: np.ndarray
+
+
+def _of_operands(one: ProductSums | None, other: ProductSums | None) -> ProductSums | None:
+    return None if one is None or other is None else one + other
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,9 @@ class KeySums(BlockSums):
     of_v: np.ndarray
     k_sums: ProductSums
     v_sums: ValueSums
-    #: The largest error of a weight's own evaluation, [B], and the largest factor of dropout.
+    #: Sums that the bound of the gradient of k' is made of, for operands that are formulas; None if k is the operand.
+    of_operand: ProductSums | None = field(default=None, metadata={"by": _of_operands})
+    #: The largest error of a weight's own evaluation, [B, heads], and the largest factor of dropout.
     alpha: np.ndarray = field(metadata=MAXIMUM)
     raised: float = field(metadata=MAXIMUM)
     #: True where all that is added is in the domain, bool [B, heads].
@@ -94,24 +102,60 @@ class HeadSums(KeySums):
             of_v=forward.over_group(self.of_v),
             k_sums=self.k_sums.changed(forward.over_group),
             v_sums=self.v_sums.changed(forward.over_group),
-            alpha=self.alpha,
+            of_operand=None if self.of_operand is None else self.of_operand.changed(forward.over_group),
+            alpha=widest_of_group(forward.problem, self.alpha),
             raised=self.raised,
             inside=np.all(self.inside.reshape(grouped), axis=-1),
         )
 
 
+def widest_of_group(problem: Problem, of_heads: np.ndarray) -> np.ndarray:
+    """Return the largest number [B, Hkv] of the query heads [B, Hq] that share a kv head."""
+    return of_heads.reshape(problem.batch, problem.kv_heads, problem.group).max(axis=-1, initial=0.0)
+
+
 @np.errstate(all="ignore")
 def key_sums(errors: ScoreGradientError, keys: Keys = ALL) -> HeadSums:
     """Return the share of the rows of ``errors`` in the gradients of some keys, per query head."""
-    forward, grad = errors.forward, errors.grad
+    forward, grad, inside = errors.forward, errors.grad, np.all(errors.inside, axis=-1)
+    by_operands = operand_error(forward, errors.contract) is not None
+    if by_operands:
+        inside = inside & ~unknown_operands(forward, errors.contract)[0].any(axis=-1)
     return HeadSums(
         of_k=grad.of_k[:, :, keys],
         of_v=grad.of_v[:, :, keys],
         k_sums=_product_sums(errors, keys),
         v_sums=_value_sums(errors, keys),
-        inside=np.all(errors.inside, axis=-1),
-        alpha=evaluation_alpha(errors.near).max(axis=(1, 2), initial=0.0),
+        of_operand=operand_sums(errors, "k", keys) if by_operands and forward.score.pairs is None else None,
+        inside=inside,
+        alpha=evaluation_alpha(errors.near).max(axis=-1, initial=0.0),
         raised=forward.largest_factor,
+    )
+
+
+def operand_sums(errors: ScoreGradientError, name: str, keys: Keys = ALL) -> ProductSums:
+    """Return the sums that the bound of the gradient of the operand "q", or "k" of some keys, is made of.
+
+    It is a product of dS with the other operand, which has an error. Of a key ``n`` counts the queries of the head.
+    """
+    forward, dS_size = errors.forward, np.abs(errors.grad.dS) + errors.E_dS
+    operands = operand_error(forward, errors.contract)
+    assert operands is not None
+    E_dS, seen, early = errors.E_dS, forward.visible, errors.early
+    size, off, n, of_others = forward.k_size, operands.E_k, forward.keys, -2
+    if name == "k":
+        dS_size, E_dS, seen, early = (_of_keys(each, keys) for each in (dS_size, E_dS, seen, early))
+        size, off, n, of_others = forward.q_size, operands.E_q, seen.sum(axis=-1)[..., None], -1
+    # Of what nobody sees nothing need be known.
+    off = np.where(np.any(forward.visible, axis=of_others)[..., None], off, 0.0)
+    return ProductSums(
+        own=term("errors of dS in the gradient of an operand", E_dS @ size)
+        + term("errors of the other operand", dS_size @ off),
+        total=dS_size @ (size + term("errors of the other operand in sizes", off)),
+        seen=seen @ (size + term("errors of the other operand in underflow", off)),
+        early=early @ (size + term("errors of the other operand in early underflow", off)),
+        entered=dS_size.sum(-1, keepdims=True),
+        n=n,
     )
 
 

@@ -47,11 +47,13 @@ def summed_over_group(
 
     Sums of ``width`` terms in each head may be one with those of the others, in any order.
     """
-    return added_up(
-        dk.changed(forward.over_group),
-        contract,
-        times("heads in sums over heads", forward.problem.group) * times("widths in sums over heads", width),
-    ).error
+    return summed_over_heads(contract, dk.changed(forward.over_group), forward.problem.group, width)
+
+
+def summed_over_heads(contract: ResolvedContract, dk: Approximation, heads: int, width: int = 1) -> np.ndarray:
+    """Error of dK, given as sums over some heads without a rounding."""
+    terms = times("heads in sums over heads", heads) * times("widths in sums over heads", width)
+    return added_up(dk, contract, terms).error
 
 
 def added_up(x: Approximation, contract: ResolvedContract, terms: int | np.ndarray) -> Approximation:

@@ -136,7 +136,7 @@ class _Judging:
         found.of_keys += problem.k[..., 0].size
         if found.refuted and found.decided >= ENOUGH:
             return
-        if part.in_one_piece or not is_additive(problem) or 0 in (problem.query_length, problem.key_length):
+        if part.in_one_piece or not is_additive(part) or 0 in (problem.query_length, problem.key_length):
             self._whole(part)
             return
         options = [OptionOfGroups(problem, name) for name in ("dbias", "dsinks") if name in part.found]
@@ -218,14 +218,11 @@ class _Judging:
 
     def _summed(self, heads: Sequence[Given], keys: Keys) -> tuple[list[Head], FinishedKeys]:
         """Apply the theorems to the query heads of one kv head; return the heads, and their sums for some keys."""
-        contract, found, total = self.judgement.contract, [], None
+        contract, found = self.judgement.contract, []
         for given in heads:
-            head = worked_through(given, contract, keys, self.memory)
-            found.append(head)
-            total = head.sums if total is None else total + head.sums
+            found.append(worked_through(given, contract, keys, self.memory))
             self.judgement.decided += len(given.summed)
-        assert total is not None
-        return found, finished_keys(found[0].forward, contract, total.allowed, total.evaluated)
+        return found, finished_keys([head.of_keys for head in found], contract, keys)
 
     def _cleared(self, part: GradientPart, b: int, g: int, heads: list[Given], every: np.ndarray) -> bool:
         """Return whether all sampled elements are within their bounds, by a glance or, where that leaves them open, by

@@ -8,9 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_spec.attention.enclosure import Enclosed
-from attn_spec.bounds.backward.block_sums import BlockSums
-from attn_spec.bounds.backward.gradient_blocks import Block, Finished, FinishedKeys, block_of, bound_of, finished_option
-from attn_spec.bounds.backward.gradient_key_sums import BiasSums, GroupSums, Keys
+from attn_spec.bounds.backward.gradient_blocks import (
+    Block,
+    Finished,
+    FinishedKeys,
+    OfHead,
+    block_of,
+    bound_of,
+    finished_option,
+)
+from attn_spec.bounds.backward.gradient_key_sums import BiasSums, Keys
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.judgement.analysis import ORACLE_FRACTION
@@ -45,21 +52,11 @@ class OfRows:
     judgement: Judgement
 
 
-@dataclass(frozen=True, kw_only=True)
-class Summed(BlockSums):
-    """Sums over rows of the query heads that share a kv head, under the contract and for float64."""
-
-    allowed: GroupSums
-    evaluated: GroupSums
-
-
 @dataclass(frozen=True)
 class Head:
     """Results for one query head."""
 
-    #: Intermediates of the head's last block.
-    forward: Intermediates
-    sums: Summed
+    of_keys: OfHead
     of_rows: list[OfRows]
     #: Contribution to dBias and dSinks, by name, [1, 1, Sq or 1, Sk or 1], under the contract and for float64.
     options: dict[str, tuple[BiasSums, BiasSums]]
@@ -79,9 +76,9 @@ def worked_through(given: Given, contract: ResolvedContract, keys: Keys, memory:
             options.setdefault(name, []).append(of_block)
     assert forward is not None, "a head without rows"
     assert total is not None
-    sums = Summed(allowed=total.allowed.over_group(forward), evaluated=total.evaluated.over_group(forward))
+    of_keys = OfHead(forward, *(sums.over_group(forward) for sums in (total.allowed, total.evaluated)))
     joined = {name: _of_all_rows(blocks, given.problem, name) for name, blocks in options.items()}
-    return Head(forward, sums, of_rows, joined)
+    return Head(of_keys, of_rows, joined)
 
 
 def _evaluated(given: Given, rows: np.ndarray) -> tuple[Intermediates, GradientIntermediates]:
@@ -130,11 +127,11 @@ class OptionOfGroups:
 
     def add(self, head: Head, b: int, h: int) -> None:
         """Add the contribution of a head."""
-        self._forward, at = head.forward, (b if self.shape[0] > 1 else 0, h if self.shape[1] > 1 else 0)
+        self._forward, at = head.of_keys.forward, (b if self.shape[0] > 1 else 0, h if self.shape[1] > 1 else 0)
         for total, of in zip(self._sums, head.options[self.name], strict=True):
             for mine, more in ((total.value, of.value), (total.own, of.own), (total.total, of.total), (total.n, of.n)):
                 mine[at] += more[0, 0]
-        both = head.sums.allowed, head.sums.evaluated
+        both = head.of_keys.allowed, head.of_keys.evaluated
         self._alpha = [np.maximum(known, of.alpha) for known, of in zip(self._alpha, both, strict=True)]
         self._raised = max(self._raised, float(both[0].raised))
 

@@ -81,9 +81,16 @@ def of_first_queries(part: GradientPart, count: int) -> GradientPart:
     )
 
 
-def is_additive(problem: Problem) -> bool:
-    """Return whether the gradients of a problem can be made of sums over blocks of rows."""
-    return score_of(problem).plain and problem.feature_map is None and not problem.projects
+def is_additive(part: GradientPart) -> bool:
+    """Return whether the gradients of a part can be made of sums over blocks of rows.
+
+    Operands that are formulas of q and k, without a matrix, have such sums; parameters of these formulas do not.
+    """
+    problem, score = part.problem, score_of(part.problem)
+    if problem.feature_map is not None or problem.projects or part.found.keys() - {"dq", *OF_KEYS, "dbias", "dsinks"}:
+        return False
+    of_operands = score.pairs is None and score.queries.pulls_by is None and score.keys.pulls_by is None
+    return score.plain or (of_operands and not problem.latent)
 
 
 def first_head(part: GradientPart) -> int:

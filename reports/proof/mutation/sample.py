@@ -32,7 +32,8 @@ _MODULES = {
     ),
     "bounds.backward": (
         *("score_gradient_bounds", "gradient_bounds", "block_sums", "gradient_key_sums", "weight_gradient_bounds"),
-        *("backward_weights", "delta_bounds", "reference_gradients", "value_gradient_bounds"),
+        *("gradient_products", "operand_gradients", "gradient_blocks", "backward_weights", "delta_bounds"),
+        *("reference_gradients", "value_gradient_bounds"),
     ),
     "problem": ("masks",),
     "search": ("assertions", "verdict"),

@@ -8,7 +8,7 @@ _FOUR_AXES = "of four axes the third is the last but one"
 #: Reasons by module and change, as ``report`` prints them.
 REASONS: dict[tuple[str, str], str] = {
     (
-        "bounds.backward.gradient_bounds",
+        "bounds.backward.gradient_products",
         (
             "-    kept = np.abs(errors.grad.dS @ k) + (slack / sigma if sigma else 0.0)\n"
             "+    kept = np.abs(errors.grad.dS @ k) + (slack / sigma if sigma else -1.0)"
@@ -49,7 +49,7 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): _ROWS_HAVE_ONE,
     (
-        "bounds.backward.gradient_bounds",
+        "bounds.backward.gradient_products",
         (
             "-    evaluated = np.expm1(4 * evaluation_alpha(errors.near))[..., None] + "
             "max(2.0**-40, k.shape[-2] * 2.0**-52)\n"

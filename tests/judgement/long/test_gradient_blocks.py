@@ -31,6 +31,9 @@ OPTIONS = {
     "ALiBi": {"alibi_slopes": "geometric@1H11"},
     "dropout": {"dropout_keep": "half@BHQK", "dropout_p": 0.5},
     "rotary": {"rotary": "half"},
+    "rotary from a corner": {"rotary": "interleaved", "causal": True, "causal_alignment": "bottom_right"},
+    "rotary, a broadcast bias": {"rotary": "half", "rotary_dim": 4, "bias": "normal@1H1K"},
+    "cosine": {"score_gamma": "ten@1H11"},
     "bilinear": {"score_weight": "normal"},
     "linear": {"feature_map": "relu"},
 }
@@ -53,7 +56,7 @@ def found(problem: Problem, dO: np.ndarray, dL: np.ndarray | None) -> dict[str, 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_blocks_are_judged_as_the_whole_is(options, memory):
     problem = Recipe(**SHAPE, **options).problem()
-    memory = 2**28 if {"rotary", "score_weight", "feature_map"} & options.keys() else memory
+    memory = 2**28 if {"score_weight", "score_gamma", "feature_map"} & options.keys() else memory
     dO, dL = cotangents(problem)
     dL = dL if "softcap" in options or not options else None
     right = found(problem, dO, dL)
@@ -80,6 +83,32 @@ def test_blocks_are_judged_as_the_whole_is(options, memory):
             assert tally.ratio == pytest.approx(m.ratio, rel=1e-4)
             assert tally.worst.index == m.worst
             assert float.fromhex(tally.worst.allowed) == pytest.approx(m.allowed[m.worst], rel=1e-5)
+
+
+@pytest.mark.parametrize("short", [None, "q", "k"])
+def test_blocks_of_cosine_scores_are_judged_as_the_whole_is(short):
+    """Without the gradient of gamma. A vector shorter than any clamp has no bound: other rows, or other heads, do."""
+    problem = Recipe(**SHAPE, score_gamma="ten@1H11").problem()
+    if short is not None:
+        vectors = getattr(problem, short).copy()
+        vectors[0, 1, 3] = 2.0**-100
+        problem = problem.replace(**{short: vectors})
+    dO, _ = cotangents(problem)
+    right = {name: x for name, x in found(problem, dO, None).items() if name != "dscore_gamma"}
+    wrong = {name: x.copy() for name, x in right.items()}
+    for x in wrong.values():
+        x[1, 0, 5, 2] += 0.5 * (1 + np.abs(x).max())
+
+    for answer in (right, wrong):
+        judgement = judge_gradient_parts(gradient_parts_of(problem, dO, answer), CONTRACT, memory=2**14)
+        whole = judge_gradients(problem, CONTRACT, dO, answer)
+        assert judgement.refuted == whole.refuted == (answer is wrong)
+        for m in whole.measurements:
+            tally = judgement.tallies[m.name]
+            assert (tally.outside, tally.unmeasured) == (m.outside.sum(), (~m.measured).sum())
+            assert tally.ratio == pytest.approx(m.ratio, rel=1e-4)
+            assert m.measured[1].all()  # of the other batch entry
+        assert bool(sum((~m.measured).sum() for m in whole.measurements)) == (short is not None)
 
 
 @pytest.mark.parametrize("most", [2**15, 4 * 80], ids=["one part", "kv heads"])
@@ -135,7 +164,7 @@ def test_a_layer_is_judged_whole():
     assert judgement.tallies["dq"].outside == 0
 
 
-@pytest.mark.parametrize("options", [{"rotary": "half"}, {"feature_map": "relu"}], ids=str)
+@pytest.mark.parametrize("options", [{"score_weight": "normal"}, {"feature_map": "relu"}], ids=str)
 def test_what_has_to_be_judged_whole_asks_for_memory(options):
     problem = Recipe(query_length=64, key_length=64, head_dim=4, **options).problem()
     dO, _ = cotangents(problem)
@@ -150,7 +179,7 @@ def test_what_has_to_be_judged_whole_asks_for_memory(options):
 
 @pytest.mark.parametrize(("queries", "fits"), [(5, True), (6, False)])
 def test_as_many_queries_as_the_refusal_says_are_judged(queries, fits):
-    problem = Recipe(query_length=queries, key_length=64, head_dim=4, rotary="half").problem()
+    problem = Recipe(query_length=queries, key_length=64, head_dim=4, feature_map="relu").problem()
     dO, _ = cotangents(problem)
     parts = gradient_parts_of(problem, dO, found(problem, dO, None))
 
