@@ -148,10 +148,8 @@ class OfHead:
 def finished_keys(heads: Sequence[OfHead], contract: ResolvedContract, keys: Keys = ALL) -> FinishedKeys:
     """Return the gradients of some keys and values, and their bounds, from the sums of the heads that share these."""
     forward = heads[0].forward
-    allowed, evaluated = (
-        _Group.of(heads, "allowed", contract, keys),
-        _Group.of(heads, "evaluated", GRADIENT_EVALUATION, keys),
-    )
+    allowed = _Group.of(heads, "allowed", contract, keys)
+    evaluated = _Group.of(heads, "evaluated", GRADIENT_EVALUATION, keys)
     amplify = amplification(evaluated.sums.alpha.max(initial=0.0))
     values = {"dk": _dk(heads, keys), "dv": allowed.sums.of_v}
     if forward.problem.latent:
@@ -170,20 +168,17 @@ def finished_keys(heads: Sequence[OfHead], contract: ResolvedContract, keys: Key
 
 def _dk(heads: Sequence[OfHead], keys: Keys) -> np.ndarray:
     """Return dK of some keys in float64."""
-    found = []
-    for head in heads:
-        of_k, score, problem = (
-            head.forward.problem.scale_value * head.allowed.of_k,
-            head.forward.score,
-            head.forward.problem,
-        )
-        if not score.plain:
-            p = parameters_of(problem) | rotations_of(problem)
-            of_k = score.keys.pull(FLOATS, finite(repeated_keys(problem)), p, of_all_keys(head.forward, keys, of_k))[0][
-                :, :, keys
-            ]
-        found.append(of_k)
-    return np.sum(found, axis=0)
+    of_heads = [head.forward.problem.scale_value * head.allowed.of_k for head in heads]
+    if heads[0].forward.score.plain:
+        return np.sum(of_heads, axis=0)
+    return np.sum([_pulled(head.forward, keys, of_k) for head, of_k in zip(heads, of_heads, strict=True)], axis=0)
+
+
+def _pulled(forward: Intermediates, keys: Keys, of_k: np.ndarray) -> np.ndarray:
+    """Return the gradient of some keys of a head in float64, from that of their operand."""
+    problem, t = forward.problem, of_all_keys(forward, keys, of_k)
+    p = parameters_of(problem) | rotations_of(problem)
+    return forward.score.keys.pull(FLOATS, finite(repeated_keys(problem)), p, t)[0][:, :, keys]
 
 
 @dataclass(frozen=True)
@@ -204,12 +199,9 @@ class _Group:
     def errors(self, sizes: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the errors of gradients of these sizes, by name."""
         forward, contract, sums = self.forwards[0], self.contract, self.sums
-        dk = (
-            dk_error(forward, contract, sums)
-            if sums.of_operand is None
-            else dk_error_of_heads(self.forwards, contract, self.of_heads, self.keys)
-        )
-        unfinished = {"dk": dk, "dv": dv_error(forward, contract, sums).error}
+        unfinished = {"dk": dk_error(forward, contract, sums), "dv": dv_error(forward, contract, sums).error}
+        if sums.of_operand is not None:
+            unfinished["dk"] = dk_error_of_heads(self.forwards, contract, self.of_heads, self.keys)
         if forward.problem.latent:
             unfinished["dkv"] = dkv_error(forward, contract, sums)
         return {

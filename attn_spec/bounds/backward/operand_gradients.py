@@ -14,29 +14,15 @@ import numpy as np
 
 from attn_spec.attention.arithmetic import FLOATS, by_pair
 from attn_spec.attention.scores import parameters_of
-from attn_spec.bounds.backward.gradient_key_sums import (
-    GroupSums,
-    HeadSums,
-    Keys,
-    ProductSums,
-    operand_sums,
-)
+from attn_spec.bounds.backward.gradient_key_sums import GroupSums, HeadSums, Keys, KeySums, ProductSums, operand_sums
 from attn_spec.bounds.backward.gradient_products import dq_error, last_roundings, product_error
-from attn_spec.bounds.backward.gradient_sums import (
-    added_up,
-    summed_over_group,
-    summed_over_heads,
-)
+from attn_spec.bounds.backward.gradient_sums import added_up, summed_over_group, summed_over_heads
 from attn_spec.bounds.backward.option_gradient_bounds import parameter_errors
 from attn_spec.bounds.backward.score_gradient_bounds import ScoreGradientError
 from attn_spec.bounds.forward.dropout_bounds import late_roundings
 from attn_spec.bounds.forward.product_bounds import last_factor
 from attn_spec.bounds.intermediates import Intermediates, finite
-from attn_spec.bounds.operand_bounds import (
-    operand_error,
-    pairs_pulled_back,
-    pulled_back,
-)
+from attn_spec.bounds.operand_bounds import operand_error, pairs_pulled_back, pulled_back
 from attn_spec.bounds.running_error import Approximation
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.roundoff import gamma
@@ -108,22 +94,34 @@ def _operand_gradient(errors: ScoreGradientError, name: str, sums: HeadSums | No
     """Return the gradient of the operand "q", or "k" by its ``sums``, per query head, and its error."""
     forward, grad = errors.forward, errors.grad
     if sums is None:
-        size = (np.abs(grad.dS) + errors.E_dS) @ forward.k_size
-        return operand_gradient(forward, errors.contract, operand_sums(errors, name), grad.of_q, size)
-    assert sums.of_operand is not None
-    of_group = replace(sums.of_operand, n=forward.problem.per_query_head(_queries(forward)))
-    return operand_gradient(forward, errors.contract, of_group, sums.of_k, sums.k_sums.total)
+        value, size = grad.of_q, (np.abs(grad.dS) + errors.E_dS) @ forward.k_size
+        return _scaled(forward, errors.contract, operand_sums(errors, name), (value, size), forward.largest_factor)
+    return _of_keys(forward, errors.contract, sums, _queries(forward), forward.largest_factor)
 
 
-def operand_gradient(
-    forward: Intermediates, contract: ResolvedContract, sums: ProductSums, of: np.ndarray, size: np.ndarray
+def _of_keys(
+    forward: Intermediates, contract: ResolvedContract, sums: KeySums, queries: np.ndarray, raised: float
 ) -> Approximation:
-    """Return the gradient of an operand, a product with the other one, from ``of``, its value before the scale.
+    """Return the gradient of the operand of keys from the sums of a head, or of each.
 
-    ``size`` is the sum of the sizes of its products, before the scale too.
+    ``queries`` counts those of the head group that see each key.
     """
-    error, sigma = product_error(forward, contract, sums, forward.largest_factor), forward.problem.scale_value
-    return Approximation(sigma * of, abs(sigma) * size, error, contract.stages.gradient_accumulation.format, contract)
+    assert sums.of_operand is not None
+    of_group = replace(sums.of_operand, n=forward.problem.per_query_head(queries))
+    return _scaled(forward, contract, of_group, (sums.of_k, sums.k_sums.total), raised)
+
+
+def _scaled(
+    forward: Intermediates,
+    contract: ResolvedContract,
+    sums: ProductSums,
+    products: tuple[np.ndarray, np.ndarray],
+    raised: float,
+) -> Approximation:
+    """Return the gradient of an operand: the scale times a product with the other operand, of this value and size."""
+    error, sigma = product_error(forward, contract, sums, raised), forward.problem.scale_value
+    form = contract.stages.gradient_accumulation.format
+    return Approximation(sigma * products[0], abs(sigma) * products[1], error, form, contract)
 
 
 def dk_error_of_heads(
@@ -133,10 +131,10 @@ def dk_error_of_heads(
 
     A kernel may pull the gradient of the operand back for each head, or once for the head group.
     """
-    of_operands = [of.of_operand for of in sums if of.of_operand is not None]
-    n, pulled = np.asarray(sum(of.n for of in of_operands)), []
-    for forward, of, of_operand in zip(forwards, sums, of_operands, strict=True):
-        of_head = operand_gradient(forward, contract, replace(of_operand, n=n), of.of_k, of.k_sums.total)
+    queries = np.asarray(sum(of.of_operand.n for of in sums if of.of_operand is not None))
+    raised, pulled = max(of.raised for of in sums), []
+    for forward, of in zip(forwards, sums, strict=True):
+        of_head = _of_keys(forward, contract, of, queries, raised)
         pulled.append(pulled_back(forward, "k", of_head.changed(partial(of_all_keys, forward, keys)))[0])
     value, size, error = (
         np.sum([getattr(one, name)[:, :, keys] for one in pulled], axis=0) for name in ("value", "size", "error")

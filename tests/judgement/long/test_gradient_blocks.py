@@ -111,6 +111,20 @@ def test_blocks_of_cosine_scores_are_judged_as_the_whole_is(short):
         assert bool(sum((~m.measured).sum() for m in whole.measurements)) == (short is not None)
 
 
+def test_underflow_is_raised_by_dropout_in_any_block_of_rows():
+    """Gradients of 2^-190 underflow; of the last row, a block of its own, every weight is dropped."""
+    keep = np.arange(9)[:, None] < np.full(11, 8)
+    problem = Recipe(query_length=9, key_length=11, head_dim=4, rotary="half", size=2.0**-70).problem()
+    problem = problem.replace(dropout_keep=keep[None, None], dropout_p=0.75)
+    dO = 2.0**-50 * cotangents(problem)[0]
+    answer = found(problem, dO, None)
+    answer["dk"][...] = 2.0**-149
+
+    judgement = judge_gradient_parts(gradient_parts_of(problem, dO, answer), CONTRACT, memory=1)
+    (whole,) = (m for m in judge_gradients(problem, CONTRACT, dO, answer).measurements if m.name == "dk")
+    assert 0 < whole.ratio == pytest.approx(judgement.tallies["dk"].ratio, rel=1e-4)
+
+
 @pytest.mark.parametrize("most", [2**15, 4 * 80], ids=["one part", "kv heads"])
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"softcap": 5.0}], ids=str)
 def test_heads_of_few_scores_are_judged_together_as_the_whole_is(options, most, monkeypatch):
