@@ -12,6 +12,7 @@ from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from tests.bounds.edge import Edge
 from tests.one_head import float32_head as head
+from tests.one_head import one_head
 
 
 def light(v):
@@ -331,3 +332,14 @@ def test_weights_by_a_log_sum_exp_that_overflow_their_format_are_outside_the_dom
     assert not found(-7505.0, output_accumulation="float16")
     assert found(-7505.0)
     assert found(-5.0, probabilities="float16", output_accumulation="float16")
+
+
+@pytest.mark.parametrize(("accumulator", "inside"), [("float64", True), ("bfloat16", False)])
+def test_a_part_lies_as_far_below_the_reference_as_errors_of_scores_may_push_it(accumulator, inside):
+    """The second key, 8.69 below the first, has a part of its own. A reference 1 higher than the first one leaves it a
+    weight 1 % above the least normal number of float16."""
+    fields = {"softmax": "float16", "score_accumulation": accumulator, "reference": "zero", "reference_range": 1.0}
+    x = intermediates(one_head([[1.1]], [[0.0], [-7.9]], [[1.0], [1.0]], scale=1.0))
+    contract = replace(PRECISE, normalize="every_tile", **fields).at("float64")
+
+    assert forward_bound(x, contract).in_domain.all() == inside

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from attn_spec.bounds.forward.cast_bounds import largest_cast_weight
+from attn_spec.bounds.forward.weight_bounds import log_weight_error
 from attn_spec.bounds.intermediates import intermediates
 from attn_spec.bounds.theorems import forward_bound
 from attn_spec.contract.contract import Contract, ContractError
@@ -225,3 +226,16 @@ def test_a_descale_of_values_counts_at_the_cast_where_it_may_multiply_weights(on
     contract = replace(PRECISE, **{**EIGHT, "overflow": "leaves"}, value_descale_on=on)
 
     assert forward_bound(intermediates(problem), contract.at("float32")).in_domain.all() == inside
+
+
+def test_the_logarithm_of_a_scale_is_added_with_two_roundings():
+    """The offset joins the reference, and that the score of 0; nothing else in the exponent is rounded."""
+    v = np.ones((1, 1, 1, 1))
+    x = intermediates(Problem(q=0 * v, k=v, v=v, dtypes="float32"))
+    plain = replace(PRECISE, exponent="base2", score_accumulation="float32", softmax="float32")
+
+    with_scale, without = (
+        log_weight_error(x, replace(plain, probability_scale=scale).at("float32")).direct for scale in (256.0, 1.0)
+    )
+
+    assert (with_scale - without).item() == pytest.approx(2 * 2.0**-24 * math.log(256.0), rel=1e-6)

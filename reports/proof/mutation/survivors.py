@@ -22,6 +22,22 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): "C is at least 0, and a row without keys has no mean",
     (
+        "bounds.forward.output_terms",
+        (
+            "-    G, total_v = np.where(E_L < 700, np.expm1(np.minimum(E_L, 700.0)), np.inf), "
+            "forward.raised(forward.seen) @ size_v\n"
+            "+    G, total_v = np.where(E_L < 700, np.expm1(np.minimum(E_L, 699.0)), np.inf), "
+            "forward.raised(forward.seen) @ size_v"
+        ),
+    ): "an output that may be off by e^699 times the values is as good as one without a bound",
+    (
+        "bounds.forward.domain",
+        (
+            "-    finished = np.abs(forward.s) + shift + np.maximum(error - last * np.abs(forward.s), 0.0)\n"
+            "+    finished = np.abs(forward.s) + shift + np.maximum(error - last * np.abs(forward.s), 1.0)"
+        ),
+    ): "near the largest number a score is off by more than 1, or is a number of the format, farther from the next one",
+    (
         "bounds.forward.weight_bounds",
         ("-        return np.zeros((*forward.s.shape[:-1], 1))\n+        return np.zeros((*forward.s.shape[:- 0], 1))"),
     ): "one zero is broadcast as an array of zeros is",
