@@ -4,9 +4,10 @@ dQ of a row depends on that row alone. dK, dV, dBias and dSinks are sums over ro
 bounds (``gradient_key_sums``). Most plain gradients are cleared at a glance (``gradient_glance``), and the theorems
 decide on the rest. Only sums over all judged rows, in the domain, refute anything.
 
-Scores other than q.k, linear attention and layers are judged in one piece, without parameters by batch entry and kv
-head. Sums that float64 evaluates too coarsely are judged in one piece too. :class:`MemoryExceededError` is raised where
-that takes more memory than is allowed.
+A score q'.k' of formulas of q and k, as with rotary positions, has such sums too, unless the formulas have a matrix or
+their parameters have gradients. Other scores, linear attention and layers are judged in one piece, without parameters
+by batch entry and kv head. So are sums that float64 evaluates too coarsely. :class:`MemoryExceededError` is raised
+where that takes more memory than is allowed.
 """
 
 from __future__ import annotations
