@@ -33,7 +33,8 @@ TESTS = (
         "contract/contract",
         "reports/proof/teeth/left_out",
     ),
-    *("contract/readings", "evidence/certificate", "search/assertions", "kernels/subject", "chance/error_statistics"),
+    *("contract/readings", "evidence/certificate", "search/assertions", "kernels/subject", "kernels/defects"),
+    *("chance/error_statistics", "judgement/long/gradient_blocks"),
     *("attention/gradient_agreement", "attention/gradient_laws", "attention/enclosure"),
     *(
         "attention/gradient_enclosure",
