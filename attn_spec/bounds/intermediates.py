@@ -346,7 +346,7 @@ def gradient_intermediates(
     if score.plain:
         dk, by_keys = scale * forward.over_group(of_k), {}
     else:
-        dk, by_keys = score.keys.pull(FLOATS, finite(repeated_keys(problem)), p, scale * of_k)
+        dk, by_keys = pulled_from_keys(forward, scale * of_k)
         dk = forward.over_group(dk)
     of_v = keys.dropped(keys.P).swapaxes(-1, -2) @ cotangent
     if outputs is None:
@@ -370,3 +370,10 @@ def gradient_intermediates(
     for name, per_head in (by_queries | by_keys | by_values | {name: scale * of for name, of in of_p.items()}).items():
         found[f"d{name}"] = per_head.sum(axis=problem.broadcast_axes(name)[:2], keepdims=True)
     return GradientIntermediates(of_output, cotangent, lse_cotangent, dP, D, X, dA, dS, of_q, of_k, of_v, found)
+
+
+def pulled_from_keys(forward: Intermediates, of_operand: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the gradient of k per query head, and of parameters by option, from that of the operand k'."""
+    problem = forward.problem
+    p = parameters_of(problem) | rotations_of(problem)
+    return forward.score.keys.pull(FLOATS, finite(repeated_keys(problem)), p, of_operand)

@@ -15,10 +15,7 @@ from typing import Self
 
 import numpy as np
 
-from attn_spec.attention.arithmetic import FLOATS
 from attn_spec.attention.latent import key_gradient
-from attn_spec.attention.rotations import rotations_of
-from attn_spec.attention.scores import parameters_of
 from attn_spec.bounds.backward.gradient_bounds import (
     GRADIENT_EVALUATION,
     GradientBound,
@@ -44,7 +41,7 @@ from attn_spec.bounds.backward.option_gradient_bounds import bias_error
 from attn_spec.bounds.backward.score_gradient_bounds import ScoreGradientError, score_gradient_error
 from attn_spec.bounds.backward.value_gradient_bounds import dv_error
 from attn_spec.bounds.forward.row_sum_bounds import amplification
-from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, repeated_keys
+from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, pulled_from_keys
 from attn_spec.bounds.operand_bounds import unknown_keys
 from attn_spec.contract.contract import ResolvedContract
 
@@ -176,9 +173,7 @@ def _dk(heads: Sequence[OfHead], keys: Keys) -> np.ndarray:
 
 def _pulled(forward: Intermediates, keys: Keys, of_k: np.ndarray) -> np.ndarray:
     """Return the gradient of some keys of a head in float64, from that of their operand."""
-    problem, t = forward.problem, of_all_keys(forward, keys, of_k)
-    p = parameters_of(problem) | rotations_of(problem)
-    return forward.score.keys.pull(FLOATS, finite(repeated_keys(problem)), p, t)[0][:, :, keys]
+    return pulled_from_keys(forward, of_all_keys(forward, keys, of_k))[0][:, :, keys]
 
 
 @dataclass(frozen=True)
@@ -199,9 +194,11 @@ class _Group:
     def errors(self, sizes: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the errors of gradients of these sizes, by name."""
         forward, contract, sums = self.forwards[0], self.contract, self.sums
-        unfinished = {"dk": dk_error(forward, contract, sums), "dv": dv_error(forward, contract, sums).error}
-        if sums.of_operand is not None:
-            unfinished["dk"] = dk_error_of_heads(self.forwards, contract, self.of_heads, self.keys)
+        if sums.of_operand is None:
+            dk = dk_error(forward, contract, sums)
+        else:
+            dk = dk_error_of_heads(self.forwards, contract, self.of_heads, self.keys)
+        unfinished = {"dk": dk, "dv": dv_error(forward, contract, sums).error}
         if forward.problem.latent:
             unfinished["dkv"] = dkv_error(forward, contract, sums)
         return {

@@ -18,17 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attn_spec.bounds.backward.gradient_domain import sums_fit
-from attn_spec.bounds.backward.gradient_key_sums import (
-    GroupSums,
-    bias_sums,
-    key_sums,
-    sink_sums,
-    widest_of_group,
-)
+from attn_spec.bounds.backward.gradient_key_sums import GroupSums, bias_sums, key_sums, sink_sums, widest_of_group
 from attn_spec.bounds.backward.gradient_products import dk_error, dkv_error, dq_error, product_growth
-from attn_spec.bounds.backward.gradient_sums import (
-    last_cast,
-)
+from attn_spec.bounds.backward.gradient_sums import last_cast
 from attn_spec.bounds.backward.operand_gradients import operand_errors
 from attn_spec.bounds.backward.option_gradient_bounds import bias_error
 from attn_spec.bounds.backward.score_gradient_bounds import ScoreGradientError, score_gradient_error

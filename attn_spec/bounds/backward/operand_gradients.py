@@ -96,15 +96,17 @@ def _operand_gradient(errors: ScoreGradientError, name: str, sums: HeadSums | No
     if sums is None:
         value, size = grad.of_q, (np.abs(grad.dS) + errors.E_dS) @ forward.k_size
         return _scaled(forward, errors.contract, operand_sums(errors, name), (value, size), forward.largest_factor)
-    return _of_keys(forward, errors.contract, sums, _queries(forward), forward.largest_factor)
+    assert sums.of_operand is not None
+    queries = forward.over_group(sums.of_operand.n)
+    return _gradient_of_keys(forward, errors.contract, sums, queries, forward.largest_factor)
 
 
-def _of_keys(
+def _gradient_of_keys(
     forward: Intermediates, contract: ResolvedContract, sums: KeySums, queries: np.ndarray, raised: float
 ) -> Approximation:
     """Return the gradient of the operand of keys from the sums of a head, or of each.
 
-    ``queries`` counts those of the head group that see each key.
+    ``queries`` counts those of the head group that see each key, [B, Hkv, keys, 1].
     """
     assert sums.of_operand is not None
     of_group = replace(sums.of_operand, n=forward.problem.per_query_head(queries))
@@ -134,7 +136,7 @@ def dk_error_of_heads(
     queries = np.asarray(sum(of.of_operand.n for of in sums if of.of_operand is not None))
     raised, pulled = max(of.raised for of in sums), []
     for forward, of in zip(forwards, sums, strict=True):
-        of_head = _of_keys(forward, contract, of, queries, raised)
+        of_head = _gradient_of_keys(forward, contract, of, queries, raised)
         pulled.append(pulled_back(forward, "k", of_head.changed(partial(of_all_keys, forward, keys)))[0])
     value, size, error = (
         np.sum([getattr(one, name)[:, :, keys] for one in pulled], axis=0) for name in ("value", "size", "error")
@@ -179,8 +181,3 @@ def _of_pairs(errors: ScoreGradientError) -> tuple[Approximation, Approximation,
     of_q, of_k, of_p = pairs_pulled_back(forward, gradient)
     Sq, Sk = forward.s.shape[-2:]
     return added_up(of_q, contract, Sk), added_up(of_k, contract, Sq), of_p
-
-
-def _queries(forward: Intermediates) -> np.ndarray:
-    """Count the queries of the head group that see each key, [B, Hkv, Sk, 1]."""
-    return forward.over_group(forward.visible.sum(axis=-2)[..., None])
