@@ -111,6 +111,23 @@ def test_blocks_of_cosine_scores_are_judged_as_the_whole_is(short):
         assert bool(sum((~m.measured).sum() for m in whole.measurements)) == (short is not None)
 
 
+@pytest.mark.parametrize(("short", "unmeasured"), [("q", (6, 156, 130)), ("k", (228, 156, 130))])
+def test_a_hidden_vector_without_a_bound_silences_the_gradients_that_may_be_nan(short, unmeasured):
+    """No score has the vector, whose operand may be infinite: 0 times that is NaN, in all keys of a head or rows."""
+    problem, visible = Recipe(**SHAPE, score_gamma="ten@1H11").problem(), np.ones((1, 1, 19, 26), dtype=bool)
+    vectors = getattr(problem, short).copy()
+    vectors[0, 1, 3] = 2.0**-100
+    visible[(..., 3, slice(None)) if short == "q" else (..., 3)] = False
+    problem = problem.replace(**{short: vectors}, mask=visible)
+    dO, _ = cotangents(problem)
+    answer = {name: x for name, x in found(problem, dO, None).items() if name != "dscore_gamma"}
+
+    whole = judge_gradients(problem, CONTRACT, dO, answer)
+    judgement = judge_gradient_parts(gradient_parts_of(problem, dO, answer), CONTRACT, memory=2**20)
+    assert tuple((~m.measured).sum() for m in whole.measurements) == unmeasured
+    assert tuple(judgement.tallies[m.name].unmeasured for m in whole.measurements) == unmeasured
+
+
 def test_underflow_is_raised_by_dropout_in_any_block_of_rows():
     """Gradients of 2^-190 underflow; of the last row, a block of its own, every weight is dropped."""
     keep = np.arange(9)[:, None] < np.full(11, 8)
