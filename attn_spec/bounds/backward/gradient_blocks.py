@@ -22,7 +22,6 @@ from attn_spec.bounds.backward.gradient_bounds import (
     finished_error,
     keys_in_domain,
     rows_in_domain,
-    rows_of_known_operands,
     widest_of_rows,
 )
 from attn_spec.bounds.backward.gradient_key_sums import (
@@ -42,7 +41,6 @@ from attn_spec.bounds.backward.score_gradient_bounds import ScoreGradientError, 
 from attn_spec.bounds.backward.value_gradient_bounds import dv_error
 from attn_spec.bounds.forward.row_sum_bounds import amplification
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, pulled_from_keys
-from attn_spec.bounds.operand_bounds import unknown_keys
 from attn_spec.contract.contract import ResolvedContract
 
 
@@ -97,8 +95,8 @@ def block_of(
         grad,
         _dq(errors, off, contract),
         off,
-        rows_in_domain(errors) & rows_of_known_operands(forward, contract),
-        rows_in_domain(exact) & rows_of_known_operands(forward, GRADIENT_EVALUATION),
+        rows_in_domain(errors),
+        rows_in_domain(exact),
         Pair(sums, of_exact),
         options,
     )
@@ -206,18 +204,13 @@ class _Group:
             for name, error in unfinished.items()
         }
 
-    @functools.cached_property
-    def unknown(self) -> np.ndarray:
-        """Keys, of all, whose operand has no bound in any head, bool [1, 1, Sk]."""
-        return np.logical_or.reduce([unknown_keys(forward, self.contract) for forward in self.forwards])
-
     @property
     def in_domain(self) -> np.ndarray:
-        return keys_in_domain(self.forwards[0], self.contract, self.sums) & ~self.unknown[:, :, self.keys]
+        return keys_in_domain(self.forwards[0], self.contract, self.sums)
 
     @property
     def whole(self) -> bool:
-        return bool(self.sums.inside.all()) and not self.unknown.any()
+        return bool(self.sums.inside.all())
 
 
 @np.errstate(all="ignore")

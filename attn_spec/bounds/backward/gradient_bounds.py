@@ -33,8 +33,6 @@ from attn_spec.bounds.operand_bounds import (
     arriving,
     heads_contract,
     operand_error,
-    unknown_keys,
-    unknown_operands,
 )
 from attn_spec.bounds.running_error import Approximation
 from attn_spec.contract.contract import ResolvedContract
@@ -121,11 +119,6 @@ def gradient_bound(
         alpha = widest_of_rows(errors) if name == "dq" else sums.alpha
         finished[name] = finished_error(forward.problem, contract, name, unfinished[name], size=size, alpha=alpha)
     rows, keys, whole = rows_in_domain(errors), keys_in_domain(forward, inner_contract, sums), bool(errors.inside.all())
-    if not plain:  # of unknown queries the sums know
-        of_keys = unknown_keys(forward, contract)
-        rows = rows & rows_of_known_operands(forward, contract)
-        keys = keys & (forward.over_group(of_keys) == 0)
-        whole = whole and bool(sums.inside.all()) and not of_keys.any()
     if forward.problem.projects:
         rows = np.all(rows, axis=1, keepdims=True)
     return GradientBound(finished, E_X=with_sink.E_X, rows=rows, keys=keys, whole=whole)
@@ -135,12 +128,6 @@ def widest_of_rows(errors: ScoreGradientError) -> np.ndarray:
     """Return the largest error of a weight's own evaluation in each row of dQ, [B, heads of dQ, Sq]."""
     alpha = evaluation_alpha(errors.near)
     return alpha.max(axis=1, keepdims=True, initial=0.0) if errors.forward.problem.projects else alpha
-
-
-def rows_of_known_operands(forward: Intermediates, contract: ResolvedContract) -> np.ndarray:
-    """Return the queries [B, Hq, Sq] that have a bound for the errors of their operand, and of those of all keys."""
-    of_queries, of_keys = unknown_operands(forward, contract)
-    return ~of_queries & ~of_keys.any(axis=-1, keepdims=True)
 
 
 def rows_in_domain(errors: ScoreGradientError) -> np.ndarray:

@@ -17,7 +17,7 @@ from attn_spec.bounds.backward.weight_gradient_bounds import cotangent_entering
 from attn_spec.bounds.forward.dropout_bounds import factor_underflow, weight_stages
 from attn_spec.bounds.forward.row_sum_bounds import evaluation_alpha
 from attn_spec.bounds.intermediates import Intermediates
-from attn_spec.bounds.operand_bounds import operand_error, unknown_operands
+from attn_spec.bounds.operand_bounds import operand_error
 from attn_spec.contract.terms import term
 from attn_spec.problem.problem import Problem
 
@@ -117,17 +117,15 @@ def widest_of_group(problem: Problem, of_heads: np.ndarray) -> np.ndarray:
 @np.errstate(all="ignore")
 def key_sums(errors: ScoreGradientError, keys: Keys = ALL) -> HeadSums:
     """Return the share of the rows of ``errors`` in the gradients of some keys, per query head."""
-    forward, grad, inside = errors.forward, errors.grad, np.all(errors.inside, axis=-1)
-    by_operands = operand_error(forward, errors.contract) is not None
-    if by_operands:
-        inside = inside & ~unknown_operands(forward, errors.contract)[0].any(axis=-1)
+    forward, grad = errors.forward, errors.grad
+    by_operands = forward.score.pairs is None and operand_error(forward, errors.contract) is not None
     return HeadSums(
         of_k=grad.of_k[:, :, keys],
         of_v=grad.of_v[:, :, keys],
         k_sums=_product_sums(errors, keys),
         v_sums=_value_sums(errors, keys),
-        of_operand=operand_sums(errors, "k", keys) if by_operands and forward.score.pairs is None else None,
-        inside=inside,
+        of_operand=operand_sums(errors, "k", keys) if by_operands else None,
+        inside=np.all(errors.inside, axis=-1),
         alpha=evaluation_alpha(errors.near).max(axis=-1, initial=0.0),
         raised=forward.largest_factor,
     )
