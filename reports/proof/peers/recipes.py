@@ -240,28 +240,20 @@ def drawn(*grids: Grid) -> Callable[[Subject, np.random.Generator], Iterator[Pro
         while declined < PATIENCE:
             recipe = grids[rng.integers(len(grids))].draw(rng, subject.dtype)
             declined += 1
-            if is_taken(subject, recipe):
-                problem = recipe.problem()
-                if subject.conventions.outputs_without_keys == {"zero"} or not problem.empty_rows.any():
-                    declined = 0
-                    yield problem
+            if not has_options(subject, recipe) or subject.kernel.limits.refusal(problem := recipe.problem()):
+                continue
+            if subject.conventions.outputs_without_keys == {"zero"} or not problem.empty_rows.any():
+                declined = 0
+                yield problem
         raise PeerError(f"{subject.kernel.name} takes no problem of this recipe: {PATIENCE} in a row were declined")
 
     return problems
 
 
-def is_taken(subject: Subject, recipe: PeerRecipe) -> bool:
-    """Return whether the kernel declares that it takes the shapes and options."""
-    limits, needs = subject.kernel.limits, recipe.options()
+def has_options(subject: Subject, recipe: PeerRecipe) -> bool:
+    """Return whether the kernel takes the options of a recipe, and needs no other."""
+    needs = recipe.options()
     diagonal = {"causal", "window"} & needs and "cross" in needs
     if diagonal and recipe.causal_alignment != subject.conventions.causal_alignment:
         needs.add("causal_alignment")
-    lengths = (recipe.query_length, recipe.key_length)
-    return (
-        subject.supports(*needs)
-        and needs.issuperset(limits.always)
-        and (limits.widths is None or (recipe.head_dim, recipe.value_dim) in limits.widths)
-        and not any(length % limits.step("QK") for length in lengths)
-        and not any(needs.issuperset(pair) for pair in limits.exclusive)
-        and not limits.alone(needs)
-    )
+    return subject.supports(*needs) and needs.issuperset(subject.kernel.limits.always)

@@ -132,6 +132,19 @@ def test_a_diagonal_that_the_kernel_does_not_declare_is_drawn_for_squares_alone(
     )
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [{"keys_reach_queries": True}, {"query_lengths": (1, 128)}, {"kv_heads": (1,)}, {"multiples": {"K": 16}}],
+    ids=lambda limits: next(iter(limits)),
+)
+def test_only_problems_within_the_limits_of_the_kernel_are_drawn(limits):
+    tried = subject(honest, "bfloat16", **limits)
+
+    problems = list(itertools.islice(PEERS["FlashAttention 2"].problems(tried, np.random.default_rng(0)), 12))
+
+    assert not any(tried.kernel.limits.refusal(problem) for problem in problems)
+
+
 @pytest.mark.parametrize("limits", [{"head_dims": (48,)}, {"always": ("softcap",)}])
 def test_a_kernel_that_takes_no_problem_is_an_error(limits):
     tried = subject(honest, "float16", **limits)
