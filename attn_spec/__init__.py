@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attn_spec.kernels.by_hand import run as run
     from attn_spec.kernels.by_hand import tensors as tensors
     from attn_spec.kernels.c_abi.declaration import c_kernel as c_kernel
-    from attn_spec.kernels.declaration import kernel as kernel
+    from attn_spec.kernels.declarations.declaration import kernel as kernel
     from attn_spec.kernels.kernel import Kernel as Kernel
     from attn_spec.problem.conventions import Conventions as Conventions
     from attn_spec.problem.problem import Problem as Problem
@@ -38,7 +38,7 @@ _HOMES = {
     "assert_attention_gradients": "testing",
     "c_kernel": "kernels.c_abi.declaration",
     "keep": "search.kept_calls",
-    "kernel": "kernels.declaration",
+    "kernel": "kernels.declarations.declaration",
     "parametrize": "sessions.parametrization",
     "run": "kernels.by_hand",
     "tensors": "kernels.by_hand",

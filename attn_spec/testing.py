@@ -36,10 +36,10 @@ from attn_spec.judgement.planted_errors import Power
 from attn_spec.judgement.power import Planting
 from attn_spec.judgement.power import power as planted_power
 from attn_spec.judgement.worst import WorstElement
-from attn_spec.kernels.any_call import any_call, presentation_of
-from attn_spec.kernels.call import Call, CallError, answered, call_errors, dtype_of
-from attn_spec.kernels.gradient_call import pulled
-from attn_spec.kernels.other_calls import AsGiven, GradientsAsGiven, other_calls, with_other_keys
+from attn_spec.kernels.calls.any_call import any_call, presentation_of
+from attn_spec.kernels.calls.call import Call, CallError, answered, call_errors, dtype_of
+from attn_spec.kernels.calls.gradient_call import pulled
+from attn_spec.kernels.calls.other_calls import AsGiven, GradientsAsGiven, other_calls, with_other_keys
 from attn_spec.kernels.signatures.reading import Reading, read
 from attn_spec.numbers.formats import EIGHT_BITS, FORMATS
 from attn_spec.problem.conventions import OF_ANSWERS, Conventions, of_call

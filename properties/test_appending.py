@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.kernels import quantised_writes, rounded_writes
-from attn_spec.kernels.packed_descales import OF_KEYS
+from attn_spec.kernels.presentations.appending import quantised_writes, rounded_writes
+from attn_spec.kernels.presentations.packing.packed_descales import OF_KEYS
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.options import FACTORS, OPTIONS

@@ -6,9 +6,9 @@ from itertools import combinations
 
 import numpy as np
 
-from attn_spec.kernels import memory
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import Raised
+from attn_spec.kernels.presentations import memory
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import (

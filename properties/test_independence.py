@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.kernels import memory
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import Raised
+from attn_spec.kernels.presentations import memory
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import adds_to_scores

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.kernels.placement import PAGE_SIZES
+from attn_spec.kernels.presentations.placement import PAGE_SIZES
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import positional

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.kernels.memory import of_two_axes
+from attn_spec.kernels.presentations.memory import of_two_axes
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.conventions import OPEN
 from attn_spec.problem.problem import Problem

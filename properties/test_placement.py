@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.kernels.packed_descales import OF_KEYS
-from attn_spec.kernels.placement import LONGEST, PAGE_SIZES, TAILS
+from attn_spec.kernels.presentations.packing.packed_descales import OF_KEYS
+from attn_spec.kernels.presentations.placement import LONGEST, PAGE_SIZES, TAILS
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits
@@ -105,7 +105,7 @@ def states_no_longest(own: Subject) -> str:
 
 
 def placed(subject: Subject, problem: Problem, **choices: Any) -> Answer:
-    """Return the answer to a problem with some choices of its call made, see ``kernels.placement``."""
+    """Return the answer to a problem with some choices of its call made, see ``kernels.presentations.placement``."""
     return replace(subject, choices=choices)(problem)
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attn_spec.kernels.call import CallError
+from attn_spec.kernels.calls.call import CallError
 from attn_spec.testing import NotAttention, assert_attention
 from tests.test_assert_packed import BOTTOM, DV, HKV, D, H, attention
 

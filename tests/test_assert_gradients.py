@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attn_spec.kernels.call import CallError
+from attn_spec.kernels.calls.call import CallError
 from attn_spec.testing import NotAttention, assert_attention_gradients
 from tests.test_testing import SHAPE, k, q, sdpa, v
 

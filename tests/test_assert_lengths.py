@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attn_spec.kernels.call import CallError
+from attn_spec.kernels.calls.call import CallError
 from attn_spec.testing import NotAttention, assert_attention, assert_attention_gradients
 
 B, H, SQ, SK, D = 3, 2, 5, 7, 8

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from attn_spec.kernels.call import CallError
+from attn_spec.kernels.calls.call import CallError
 from attn_spec.problem.problem import Problem
 from attn_spec.testing import NotAttention, assert_attention, assert_attention_gradients
 

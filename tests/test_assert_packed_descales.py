@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from attn_spec.kernels.call import CallError
+from attn_spec.kernels.calls.call import CallError
 from attn_spec.testing import NotAttention, assert_attention
 from tests.test_assert_packed import DV, HKV, KEYS, QUERIES, H, attention, bounds, packed, paged
 

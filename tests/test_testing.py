@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import attn_spec
-from attn_spec.kernels.call import CallError
+from attn_spec.kernels.calls.call import CallError
 from attn_spec.testing import NotAttention, NotJudged, assert_attention, assert_attention_gradients
 
 SHAPE = (2, 4, 40, 16)

@@ -12,9 +12,9 @@ import numpy as np
 
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.quantisers import Quantiser
-from attn_spec.kernels import quantised_writes
-from attn_spec.kernels.append import CACHES, NEW, Append
 from attn_spec.kernels.frameworks.framework import of, values_of
+from attn_spec.kernels.presentations.appending import quantised_writes
+from attn_spec.kernels.presentations.appending.append import CACHES, NEW, Append
 from attn_spec.numbers import bits
 
 from .arithmetic import Order

@@ -11,13 +11,13 @@ from typing import Any
 
 from attn_spec.attention.terms import BENDS, DESCALES
 from attn_spec.contract.contract import Contract, ResolvedContract
-from attn_spec.kernels.append import Append
-from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.declarations.declaration import kernel
 from attn_spec.kernels.frameworks.framework import of
 from attn_spec.kernels.frameworks.torch import TORCH
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentation import Presentation
-from attn_spec.kernels.presentations import PRESENTATIONS, presented
+from attn_spec.kernels.presentations.appending.append import Append
+from attn_spec.kernels.presentations.presentation import Presentation
+from attn_spec.kernels.presentations.table import PRESENTATIONS, presented
 from attn_spec.problem.conventions import of_kernel
 from attn_spec.problem.dtypes import INPUTS, dtype_of, spelled
 from attn_spec.problem.options import OPTIONS

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from attn_spec.contract.contract import Contract
 from attn_spec.contract.presets import FP64, FUSED
-from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.declarations.declaration import kernel
 from attn_spec.kernels.kernel import Kernel
 
 from .ranks import Exchange, Layout, Program, Run, Work, contiguous, in_turn

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.kernels import promised
-from attn_spec.kernels.argument_names import keyword_of
-from attn_spec.kernels.destinations import written
 from attn_spec.kernels.frameworks.framework import FrameworkError, Pull, of, values_of
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentation import Handed
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.packing.argument_names import keyword_of
+from attn_spec.kernels.presentations.presentation import Handed
+from attn_spec.kernels.presentations.table import PRESENTATIONS
+from attn_spec.kernels.results import promised
+from attn_spec.kernels.results.destinations import written
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.dtypes import spelled
 from attn_spec.problem.options import FACTORS

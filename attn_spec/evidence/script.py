@@ -18,9 +18,9 @@ from attn_spec import atomic
 from attn_spec.evidence.recording import Call, Given, recorded
 from attn_spec.evidence.script_text import TEMPLATE
 from attn_spec.judgement.worst import WorstElement
-from attn_spec.kernels.argument_names import spelled
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentation import Presentation
+from attn_spec.kernels.presentations.packing.argument_names import spelled
+from attn_spec.kernels.presentations.presentation import Presentation
 from attn_spec.kernels.resolve import attribute_of, is_whole_file
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from attn_spec.first_look.misfit import MisfitError, declaring
-from attn_spec.kernels.argument_names import of_calls
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.packing.argument_names import of_calls
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 
 #: Message of Triton when it finds no GPU.
 NO_DRIVER = "0 active drivers"

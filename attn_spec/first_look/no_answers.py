@@ -10,7 +10,7 @@ from attn_spec.first_look.misfit import MisfitError, declaring
 from attn_spec.first_look.plain_look import Look, is_right
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 
 
 def explain(seen: Look) -> None:

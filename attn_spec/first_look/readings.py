@@ -11,9 +11,9 @@ import numpy as np
 from attn_spec.contract.contract import ContractError
 from attn_spec.first_look.misfit import MisfitError, declaring
 from attn_spec.first_look.plain_look import is_right
-from attn_spec.kernels.destinations import required
 from attn_spec.kernels.kernel import Kernel, KernelError
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.table import PRESENTATIONS
+from attn_spec.kernels.results.destinations import required
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.problem.conventions import CONVENTIONS
 from attn_spec.problem.problem import Problem

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from attn_spec.contract.contract import Contract, ContractError
 from attn_spec.isolation.plain import decoded, encoded
-from attn_spec.kernels.declaration import kernel as declare
-from attn_spec.kernels.declaration import undeclared
+from attn_spec.kernels.declarations.declaration import kernel as declare
+from attn_spec.kernels.declarations.declaration import undeclared
 from attn_spec.kernels.defects import Defect
 from attn_spec.kernels.kernel import Kernel, KernelError, class_of
 from attn_spec.kernels.limits import Limits

@@ -28,7 +28,7 @@ from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import OutOfMemory, end_process, failed
 from attn_spec.kernels.resolve import attribute_of, resolve
-from attn_spec.kernels.returned import parts as returned_parts
+from attn_spec.kernels.results.returned import parts as returned_parts
 
 #: Second results with more axes than this are sent without values: no log-sum-exp has more, so nobody reads them.
 MOST_AXES = 3

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declarations.declaration import from_callable
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.kernel import Kernel, KernelError
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.problem.options import OPTIONS

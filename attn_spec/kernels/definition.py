@@ -9,7 +9,7 @@ from mpmath import mp
 
 from attn_spec.attention import definition, gradients
 from attn_spec.contract.presets import FP64
-from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.declarations.declaration import kernel
 from attn_spec.kernels.frameworks.numpy import NUMPY
 from attn_spec.kernels.kernel import DECLARABLE, Kernel, KernelError
 from attn_spec.numbers import bits

@@ -18,7 +18,7 @@ from attn_spec.kernels.defects import Defect
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.frameworks.framework import Framework
 from attn_spec.kernels.limits import Limits
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.dtypes import Dtypes, simplified, with_options

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.faults import in_one_line
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declarations.declaration import from_callable
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.nearest_names import suggestion
 from attn_spec.problem.options import OPTIONS

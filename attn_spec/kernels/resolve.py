@@ -17,12 +17,12 @@ from types import ModuleType
 from typing import Any
 
 from attn_spec.faults import with_article
-from attn_spec.kernels.declaration import default_name, from_callable
+from attn_spec.kernels.declarations.declaration import default_name, from_callable
+from attn_spec.kernels.declarations.signed import is_signed_wrapper
 from attn_spec.kernels.flashinfer_trace.documents import is_document
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.onnx_models import is_model
 from attn_spec.kernels.onnx_models import kernel_of as kernel_of_model
-from attn_spec.kernels.signed import is_signed_wrapper
 from attn_spec.problem.options import OPTIONS
 
 #: Prefix of an option that is left out.

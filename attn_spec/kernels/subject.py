@@ -15,17 +15,19 @@ from typing import Any
 import numpy as np
 
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.kernels import destinations, memory, promised, quantised_writes, returned
-from attn_spec.kernels.argument_names import keyword_of
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull
 from attn_spec.kernels.global_state import restoring
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process, failed
-from attn_spec.kernels.overwritten import after_another_call
-from attn_spec.kernels.placement import EMPTY_STATES, PAGE_SIZES, TAILS, Placement
-from attn_spec.kernels.presentation import Handed, Presentation, shape_of
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations import memory
+from attn_spec.kernels.presentations.appending import quantised_writes
+from attn_spec.kernels.presentations.packing.argument_names import keyword_of
+from attn_spec.kernels.presentations.placement import EMPTY_STATES, PAGE_SIZES, TAILS, Placement
+from attn_spec.kernels.presentations.presentation import Handed, Presentation, shape_of
+from attn_spec.kernels.presentations.table import PRESENTATIONS
+from attn_spec.kernels.results import destinations, promised, returned
+from attn_spec.kernels.results.overwritten import after_another_call
 from attn_spec.kernels.time_limit import COMPILING, Guard, OutOfTime, crowding, no_guard, time_limit
 from attn_spec.numbers import bits
 from attn_spec.problem.conventions import Conventions

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from attn_spec.kernels.argument_names import keyword_of, of_calls
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.packing.argument_names import keyword_of, of_calls
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem

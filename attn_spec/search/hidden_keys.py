@@ -9,7 +9,7 @@ import numpy as np
 from attn_spec.attention.scores import parameters_of
 from attn_spec.contract.readings import readings_of
 from attn_spec.contract.terms import guard
-from attn_spec.kernels.placement import largest_descale
+from attn_spec.kernels.presentations.placement import largest_descale
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.options import FACTORS

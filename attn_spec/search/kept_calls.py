@@ -19,7 +19,7 @@ import numpy as np
 
 from attn_spec import atomic, faults
 from attn_spec.faults import with_article
-from attn_spec.kernels.call import tensor_of
+from attn_spec.kernels.calls.call import tensor_of
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.signatures.table import signature
 from attn_spec.problem.conventions import CONVENTIONS

@@ -16,14 +16,14 @@ import numpy as np
 from attn_spec.contract.contract import ContractError
 from attn_spec.contract.presets import check_said
 from attn_spec.judgement.other_problems import explains
-from attn_spec.kernels.argument_names import spelled
 from attn_spec.kernels.dropping import dropping
 from attn_spec.kernels.frameworks.framework import FrameworkError
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.kernels.memory import of_two_axes
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.memory import of_two_axes
+from attn_spec.kernels.presentations.packing.argument_names import spelled
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 from attn_spec.kernels.signatures.table import SIGNATURES
 from attn_spec.kernels.subject import CALL_LIMIT, Subject, was_late
 from attn_spec.kernels.time_limit import Guard, last_resort, no_guard

@@ -10,11 +10,12 @@ from typing import Any
 from attn_spec.contract import contract, presets, quantisers
 from attn_spec.contract.contract import Contract
 from attn_spec.contract.quantisers import Quantiser
-from attn_spec.kernels import limits, presentations
+from attn_spec.kernels import limits
 from attn_spec.kernels.c_abi import words as c_words
-from attn_spec.kernels.declaration import kernel as declare
+from attn_spec.kernels.declarations.declaration import kernel as declare
 from attn_spec.kernels.kernel import FOUND, Kernel
 from attn_spec.kernels.limits import Limits
+from attn_spec.kernels.presentations import table as presentations
 from attn_spec.kernels.signatures import table as signatures
 from attn_spec.kernels.signatures.signature import REQUIRED, Argument
 from attn_spec.numbers import formats

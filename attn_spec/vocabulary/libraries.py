@@ -17,7 +17,7 @@ class Library:
     """Conventions of one function of a library."""
 
     name: str
-    #: Axes of q, k and v, as a name of ``kernels.presentations`` if there is one.
+    #: Axes of q, k and v, as a name of ``kernels.presentations.table`` if there is one.
     axes: str = ""
     #: Conventions of the function; those of the LSE apply if one is returned.
     conventions: Conventions

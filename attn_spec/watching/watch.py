@@ -16,7 +16,7 @@ from typing import Any
 
 from attn_spec import faults
 from attn_spec.contract.contract import Contract
-from attn_spec.kernels.call import CallError
+from attn_spec.kernels.calls.call import CallError
 from attn_spec.search.cases import HOME
 from attn_spec.search.kept_calls import kept
 from attn_spec.testing import NotAttention, NotJudged, assert_attention, assert_attention_gradients

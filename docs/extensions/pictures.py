@@ -17,7 +17,7 @@ from sphinx.util.docutils import SphinxDirective
 import attn_spec
 from attn_spec.contract.presets import PRESETS
 from attn_spec.judgement.bound_terms import of_row
-from attn_spec.kernels.slots import Slots, packed, paged
+from attn_spec.kernels.presentations.packing.slots import Slots, packed, paged
 
 #: Colours of parts in turn, which can be told apart on light and dark pages.
 COLOURS = ("#4c8bc4", "#d08a1f", "#7a9f45")

@@ -74,7 +74,7 @@ every.test_an_answer_without_an_option_that_needs_code_is_refuted("temperature")
 CERTIFY = """
 import json
 import torch
-from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.declarations.declaration import kernel
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all

@@ -18,7 +18,7 @@ from attn_spec.emulation.sound import PRECISE
 from attn_spec.judgement.long.blocks import judge_parts, parts_of
 from attn_spec.judgement.long.glance import is_plain
 from attn_spec.judgement.measure import judge
-from attn_spec.kernels.call import CallError
+from attn_spec.kernels.calls.call import CallError
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import OPTIONS

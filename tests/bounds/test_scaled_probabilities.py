@@ -20,7 +20,7 @@ from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.passes import steps_of
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.judgement.measure import judge
-from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.declarations.declaration import kernel
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem

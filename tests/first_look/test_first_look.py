@@ -8,7 +8,7 @@ import torch
 from attn_spec import Contract, kernel
 from attn_spec.first_look.first_look import explain_failure, first_look
 from attn_spec.first_look.misfit import MisfitError
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declarations.declaration import from_callable
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.resolve import in_tree, resolve
 from attn_spec.kernels.subject import Subject

@@ -10,7 +10,7 @@ from attn_spec.reports.gpu.examination import cuda_kernels
 from attn_spec.judgement.long.blocks import judge_parts, parts_of
 from attn_spec.judgement.long.row_sample import RowSample
 from attn_spec.judgement.measure import judge_gradients
-from attn_spec.kernels import memory
+from attn_spec.kernels.presentations import memory
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.drawing.regimes import Recipe

@@ -72,7 +72,7 @@ def test_compiles_for(backend, arch, cases, tmp_path):
 )
 def test_a_kernel_that_decodes_is_right(name, property_id, dtype):
     from tests.implementations import latent_kernels
-    from tests.kernels.test_plain_packed_kernels import verdict
+    from tests.kernels.presentations.packing.test_plain_packed_kernels import verdict
 
     assert verdict(getattr(latent_kernels, name), property_id, 4, dtype=dtype) == ("held", "")
 

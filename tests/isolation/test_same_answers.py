@@ -9,9 +9,9 @@ import pytest
 
 from attn_spec.isolation import foreign
 from attn_spec.isolation.foreign import found
-from attn_spec.kernels import memory
 from attn_spec.kernels.dropping import dropping
 from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.presentations import memory
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import OPTIONS

@@ -11,7 +11,7 @@ from attn_spec.contract.presets import EAGER, FP32, FUSED, UNDECLARED
 from attn_spec.judgement.analysis import Analysis
 from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.judgement.other_contracts import presets_that_hold
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declarations.declaration import from_callable
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.conventions import Conventions, of_call
 from attn_spec.problem.problem import Problem

@@ -7,7 +7,7 @@ import torch
 
 from attn_spec import kernel
 from attn_spec.contract.presets import FUSED
-from attn_spec.kernels.declaration_checks import check
+from attn_spec.kernels.declarations.declaration_checks import check
 from implementations import torch_paged
 
 from .mixed_kernels import attend

@@ -11,7 +11,7 @@ from attn_spec.contract.contract import Contract, ContractError
 from attn_spec.emulation import PRECISE, emulate_both
 from attn_spec.evidence import recording, script
 from attn_spec.judgement.measure import judge_gradients
-from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.declarations.declaration import kernel
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.subject import Subject

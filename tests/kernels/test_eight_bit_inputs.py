@@ -12,7 +12,7 @@ from attn_spec.contract.stages import contains
 from attn_spec.emulation.kernels import SUPPORTS, emulate
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.isolation.tensors import array_of
-from attn_spec.kernels.call import CallError
+from attn_spec.kernels.calls.call import CallError
 from attn_spec.kernels.frameworks.framework import framework
 from attn_spec.kernels.frameworks.numpy import NUMPY
 from attn_spec.kernels.kernel import KernelError

@@ -12,10 +12,10 @@ from attn_spec.contract.presets import FUSED
 from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.isolation import foreign
-from attn_spec.kernels import placement
 from attn_spec.kernels.frameworks.numpy import NUMPY
 from attn_spec.kernels.frameworks.torch import TORCH
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations import placement
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits

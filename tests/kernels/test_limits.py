@@ -7,7 +7,7 @@ import pytest
 
 from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.declarations.declaration import kernel
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.subject import Subject

@@ -11,7 +11,7 @@ from attn_spec.contract.contract import ContractError
 from attn_spec.contract.presets import FUSED, UNDECLARED, check_said
 from attn_spec.emulation.kernels import SUPPORTS, emulate_both
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.kernels.call import CallError
+from attn_spec.kernels.calls.call import CallError
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits

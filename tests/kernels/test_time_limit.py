@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.declarations.declaration import kernel
 from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.kernels.subject import Subject
 from attn_spec.kernels.time_limit import (

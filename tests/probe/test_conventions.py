@@ -5,13 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declarations.declaration import from_callable
 from attn_spec.kernels.subject import Subject
 from attn_spec.probe.conventions import conventions, determinism
 from attn_spec.probe.options import AS_SPECIFIED, uses
 from attn_spec.problem.conventions import CONVENTIONS
 from attn_spec.search.preflight import preflight
-from tests.kernels import overwriting
+from tests.kernels.results import overwriting
 
 #: Conventions that an answer of finite numbers shows, of a kernel that takes neither lengths nor sinks.
 NAMES = [name for name, row in CONVENTIONS.items() if row.decides and not row.behind_lengths and not row.of]

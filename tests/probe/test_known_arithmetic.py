@@ -9,7 +9,7 @@ import pytest
 from attn_spec.emulation.arithmetic import rounded
 from attn_spec.emulation.kernels import emulate, emulate_both
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declarations.declaration import from_callable
 from attn_spec.kernels.subject import Subject
 from attn_spec.probe.accumulators import output_accumulator
 from attn_spec.probe.scores import product_format, score_format

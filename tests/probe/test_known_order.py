@@ -8,7 +8,7 @@ import pytest
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declarations.declaration import from_callable
 from attn_spec.kernels.subject import Subject
 from attn_spec.probe.accumulators import output_accumulator
 from attn_spec.probe.arithmetic import arithmetic

@@ -5,7 +5,7 @@ import pytest
 
 from attn_spec.first_look.first_look import explain_failure
 from attn_spec.first_look.misfit import MisfitError
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declarations.declaration import from_callable
 from attn_spec.kernels.subject import Subject
 from attn_spec.probe.arithmetic import arithmetic
 from attn_spec.probe.contracts import contract

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declarations.declaration import from_callable
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.signatures.fitting import fitting
 from attn_spec.probe.declaration import _proposed, declaration

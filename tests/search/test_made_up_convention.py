@@ -31,7 +31,7 @@ from attn_spec.evidence.provenance import declarations
 from attn_spec.isolation.declared import declaration, told
 from attn_spec.judgement import measure
 from attn_spec.judgement.long.blocks import judge_parts, parts_of
-from attn_spec.kernels.declaration import from_callable, kernel
+from attn_spec.kernels.declarations.declaration import from_callable, kernel
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.subject import Subject
 from attn_spec.probe.conventions import conventions

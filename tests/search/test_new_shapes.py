@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attn_spec import kernel
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declarations.declaration import from_callable
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.new_shapes import FEW, LEAST, Cost, high_cost
 from attn_spec.search.preflight import preflight

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attn_spec.isolation.declared import declaration, kernel_of, told
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declarations.declaration import from_callable
 from attn_spec.problem.conventions import OF_ANSWERS, OPEN
 from attn_spec.search.preflight import preflight
 from attn_spec.search.profiles import Profile

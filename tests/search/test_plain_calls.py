@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import elu
 
-from attn_spec.kernels.declaration import from_callable, kernel
+from attn_spec.kernels.declarations.declaration import from_callable, kernel
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import OPTIONS

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from attn_spec import kernel
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declarations.declaration import from_callable
 from attn_spec.kernels.kernel import KernelError
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 from attn_spec.kernels.resolve import resolve
 from attn_spec.search.preflight import preflight
 

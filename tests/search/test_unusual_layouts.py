@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.declarations.declaration import kernel
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Crashed
 from attn_spec.kernels.resolve import resolve

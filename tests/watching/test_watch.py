@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from attn_spec import watch
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declarations.declaration import from_callable
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.cases import load
 from attn_spec.search.property import Refutation, load_all

@@ -14,7 +14,7 @@ from attn_spec.kernels.c_abi.dlpack import structure
 from attn_spec.kernels.c_abi.passed import Passed
 from attn_spec.kernels.c_abi.prototype import INTEGERS, REALS, STRUCTURES, Parameter, Prototype
 from attn_spec.kernels.c_abi.words import COUNTS, INPUTS, NUMBERS, RESULTS, STRIDE, letters, supported
-from attn_spec.kernels.presentation import Presentation
+from attn_spec.kernels.presentations.presentation import Presentation
 from attn_spec.problem.options import OPTIONS
 
 

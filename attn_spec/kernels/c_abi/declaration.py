@@ -14,10 +14,10 @@ from attn_spec.kernels.c_abi.called import Called
 from attn_spec.kernels.c_abi.library import function
 from attn_spec.kernels.c_abi.prototype import POINTED, STRUCTURES, Prototype, PrototypeError, read
 from attn_spec.kernels.c_abi.words import RESULTS, check, supported
-from attn_spec.kernels.declaration import check_lists, default_name, kernel
+from attn_spec.kernels.declarations.declaration import check_lists, default_name, kernel
 from attn_spec.kernels.kernel import Kernel, KernelError
-from attn_spec.kernels.presentation import Buffers, Presentation
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.presentation import Buffers, Presentation
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 from attn_spec.nearest_names import suggestion
 from attn_spec.problem.dtypes import dtype_of
 from attn_spec.problem.options import OPTIONS

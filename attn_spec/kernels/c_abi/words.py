@@ -11,7 +11,7 @@ from typing import Any
 
 from attn_spec.faults import with_article
 from attn_spec.kernels.c_abi.prototype import INTEGERS, REALS, Parameter, Prototype, PrototypeError
-from attn_spec.kernels.presentation import Presentation
+from attn_spec.kernels.presentations.presentation import Presentation
 from attn_spec.nearest_names import suggestion
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.options.option import ADDEND, MASK, WEIGHT

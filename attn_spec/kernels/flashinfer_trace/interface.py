@@ -17,8 +17,8 @@ from typing import Any
 
 from attn_spec.kernels.flashinfer_trace.documents import DocumentError
 from attn_spec.kernels.flashinfer_trace.schema import Definition, Tensor
-from attn_spec.kernels.presentation import Presentation
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.presentation import Presentation
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_spec.contract.presets import UNDECLARED
-from attn_spec.kernels.declaration import kernel as declare
+from attn_spec.kernels.declarations.declaration import kernel as declare
 from attn_spec.kernels.flashinfer_trace.called import Called
 from attn_spec.kernels.flashinfer_trace.documents import DocumentError
 from attn_spec.kernels.flashinfer_trace.interface import Interface

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_spec.kernels.append import Append
-from attn_spec.kernels.call import CallError
-from attn_spec.kernels.extend import Extend
+from attn_spec.kernels.calls.call import CallError
+from attn_spec.kernels.presentations.appending.append import Append
+from attn_spec.kernels.presentations.appending.extend import Extend
+from attn_spec.kernels.presentations.states import States
 from attn_spec.kernels.signatures.signature import REQUIRED, Signature, SignatureError
 from attn_spec.kernels.signatures.table import signature
-from attn_spec.kernels.states import States
 from attn_spec.nearest_names import suggestion
 from attn_spec.problem.conventions import OF_ANSWERS
 from attn_spec.problem.options import OPTIONS

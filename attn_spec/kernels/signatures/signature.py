@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from attn_spec.kernels.limits import Limits
-from attn_spec.kernels.presentation import Presentation
-from attn_spec.kernels.presentations import presented
+from attn_spec.kernels.presentations.presentation import Presentation
+from attn_spec.kernels.presentations.table import presented
 from attn_spec.nearest_names import suggestion
 
 #: Default of a parameter that has none.

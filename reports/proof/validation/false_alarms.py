@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attn_spec.contract.presets import describe
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Property, load_all

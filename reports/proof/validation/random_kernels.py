@@ -37,8 +37,8 @@ from attn_spec.emulation.sinks import SinkFactor
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, SplitAttention
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentation import Presentation
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.presentation import Presentation
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 from attn_spec.problem.abilities import ABILITIES, DESCALE_AXES
 from attn_spec.problem.conventions import SAME, Conventions
 from attn_spec.problem.options import parameters

@@ -20,7 +20,7 @@ from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.presets import FP32, FP64
 from attn_spec.contract.terms import struck
 from attn_spec.judgement import measure, oracle
-from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.declarations.declaration import kernel
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.bits import nearest
 from attn_spec.problem.conventions import Conventions, of_call

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.kernels import rotated
-from attn_spec.kernels.append import Append
 from attn_spec.kernels.frameworks.framework import values_of
-from attn_spec.kernels.places import integers
+from attn_spec.kernels.presentations.appending import rotated
+from attn_spec.kernels.presentations.appending.append import Append
+from attn_spec.kernels.presentations.packing.places import integers
 
 from .packed import packed_mutant
 

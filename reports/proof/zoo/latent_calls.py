@@ -11,9 +11,9 @@ from attn_spec.emulation.backward import TiledGradients
 from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.latent_calls import LatentCalls, side_by_side
-from attn_spec.kernels.pages import CountedPages
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.packing.latent_calls import LatentCalls, side_by_side
+from attn_spec.kernels.presentations.packing.pages import CountedPages
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 
 from .latent import ABSORBED
 from .lengths import ALONE

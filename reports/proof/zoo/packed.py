@@ -12,9 +12,9 @@ import numpy as np
 from attn_spec.emulation.kernels import emulate, emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.packed import Packed
-from attn_spec.kernels.places import Bounds, Places
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.packing.packed import Packed
+from attn_spec.kernels.presentations.packing.places import Bounds, Places
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 
 from .lengths import ALONE, BESIDE_SHORT, CORNER, TILE, WITHOUT_KEYS
 from .mutants import DTYPES, introduce

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.kernels.packed import Packed
-from attn_spec.kernels.packed_descales import OF_KEYS
-from attn_spec.kernels.places import integers
+from attn_spec.kernels.presentations.packing.packed import Packed
+from attn_spec.kernels.presentations.packing.packed_descales import OF_KEYS
+from attn_spec.kernels.presentations.packing.places import integers
 
 from .descales import DESCALED, VALUES
 from .packed import packed_mutant

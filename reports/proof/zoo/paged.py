@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.kernels.packed import Packed
-from attn_spec.kernels.pages import ListedPages, Pages
-from attn_spec.kernels.slots import Slots
+from attn_spec.kernels.presentations.packing.packed import Packed
+from attn_spec.kernels.presentations.packing.pages import ListedPages, Pages
+from attn_spec.kernels.presentations.packing.slots import Slots
 
 from .lengths import ALONE, BESIDE_SHORT, TILE
 from .packed import packed_mutant

@@ -13,9 +13,9 @@ from attn_spec.contract.quantisers import Quantiser
 from attn_spec.emulation.appended import AppendedQuantising
 from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.kernels.append import Append
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.appending.append import Append
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 
 from .mutants import introduce
 

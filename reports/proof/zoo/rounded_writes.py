@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from attn_spec.kernels import rounded_writes
-from attn_spec.kernels.append import Append
 from attn_spec.kernels.frameworks.framework import values_of
+from attn_spec.kernels.presentations.appending import rounded_writes
+from attn_spec.kernels.presentations.appending.append import Append
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 

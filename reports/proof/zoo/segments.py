@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.kernels.packed import Packed
-from attn_spec.kernels.places import Segments, integers
+from attn_spec.kernels.presentations.packing.packed import Packed
+from attn_spec.kernels.presentations.packing.places import Segments, integers
 
 from .lengths import ALONE, CORNER, TILE
 from .packed import Sequences, packed_mutant

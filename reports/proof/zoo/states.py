@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.declarations.declaration import kernel
 from attn_spec.kernels.kernel import Kernel
 
 from .mutants import introduce

@@ -16,7 +16,7 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.plain_calls import plain
 from tests.kernels.c_abi.compiled import ATTENTION, attention, library, needs_compiler
-from tests.kernels.test_plain_packed_kernels import verdict
+from tests.kernels.presentations.packing.test_plain_packed_kernels import verdict
 
 pytestmark = needs_compiler
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from attn_spec.kernels import memory
 from attn_spec.kernels.c_abi.called import Called
 from attn_spec.kernels.c_abi.dlpack import DTYPES, DLManagedTensor, DLTensor, structure
 from attn_spec.kernels.c_abi.fence import ALIGNED, Fence
 from attn_spec.kernels.c_abi.prototype import read
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations import memory
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 
 TENSORS = "void *q, void *k, void *v, void *out"
 

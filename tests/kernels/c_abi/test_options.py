@@ -5,7 +5,7 @@ import pytest
 from attn_spec import c_kernel
 from attn_spec.kernels.c_abi.words import NUMBERS, TENSOR_OPTIONS
 from tests.kernels.c_abi.compiled import FOLDER, library, needs_compiler
-from tests.kernels.test_plain_packed_kernels import verdict
+from tests.kernels.presentations.packing.test_plain_packed_kernels import verdict
 
 pytestmark = needs_compiler
 

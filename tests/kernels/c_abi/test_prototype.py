@@ -6,7 +6,7 @@ import pytest
 
 from attn_spec.kernels.c_abi.prototype import Parameter, Prototype, PrototypeError, read
 from attn_spec.kernels.c_abi.words import check, supported, words
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 
 TENSORS = "float *q, float *k, float *v, float *out"
 

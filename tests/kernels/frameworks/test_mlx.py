@@ -10,7 +10,7 @@ import pytest
 from attn_spec import assert_attention, kernel, watch
 from attn_spec.contract.presets import UNDECLARED
 from attn_spec.isolation.foreign import isolated
-from attn_spec.kernels.call import CallError
+from attn_spec.kernels.calls.call import CallError
 from attn_spec.kernels.dropping import dropping
 from attn_spec.kernels.frameworks.framework import FrameworkError, framework
 from attn_spec.kernels.resolve import resolve

@@ -10,7 +10,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 from torch.nn.functional import scaled_dot_product_attention
 
 from attn_spec import assert_attention, assert_attention_gradients
-from attn_spec.kernels.call import CallError
+from attn_spec.kernels.calls.call import CallError
 from attn_spec.testing import NotAttention
 from tests.kernels.signatures import own_functions as own
 

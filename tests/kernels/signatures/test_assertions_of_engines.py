@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from attn_spec import assert_attention
-from attn_spec.kernels.call import CallError
+from attn_spec.kernels.calls.call import CallError
 from attn_spec.testing import NotAttention
 from tests.kernels.signatures.own_caches import flash_attn_with_kvcache, rotated
 from tests.kernels.signatures.own_merges import merge_attn_states, merge_states

@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from attn_spec import kernel
 from attn_spec.contract.presets import FUSED, UNDECLARED
 from attn_spec.first_look.first_look import explain_failure
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declarations.declaration import from_callable
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.signatures.planned import joined

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from attn_spec import kernel
 from attn_spec.emulation.kernels import SUPPORTS, emulate
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declarations.declaration import from_callable
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES

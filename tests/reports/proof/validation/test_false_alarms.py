@@ -11,7 +11,7 @@ from attn_spec.reports.proof.validation.random_kernels import random_kernel
 
 from attn_spec.contract.contract import CHOICES, Contract
 from attn_spec.kernels.kernel import DECLARABLE
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.conventions import CONVENTIONS
 from attn_spec.search.profiles import Profile

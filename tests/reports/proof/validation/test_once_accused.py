@@ -15,7 +15,7 @@ from attn_spec.emulation.kernels import SUPPORTS, emulate, emulate_both
 from attn_spec.emulation.passes import Renormalized, TwoPasses
 from attn_spec.emulation.sound import PRECISE, PRECISE64
 from attn_spec.emulation.split import NormalizedSplitAttention
-from attn_spec.kernels.declaration import from_callable, kernel
+from attn_spec.kernels.declarations.declaration import from_callable, kernel
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits

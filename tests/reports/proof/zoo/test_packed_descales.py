@@ -6,7 +6,7 @@ import pytest
 
 from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.kernels.presentations import PRESENTATIONS
+from attn_spec.kernels.presentations.table import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.search import property as properties
 from attn_spec.search.profiles import PROFILES

@@ -1,0 +1,1 @@
+"""Declarations of kernels: the decorator, signatures of libraries, and the checks of both."""

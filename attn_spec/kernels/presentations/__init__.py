@@ -1,0 +1,1 @@
+"""Presentations: how a call hands a problem over, and how its answer is read back."""
