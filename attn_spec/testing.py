@@ -154,7 +154,7 @@ def assert_attention(
         resolved = _resolved(declared, made.dtype, dtypes)
         sample = None if rows is None else RowSample(rows, seed)
         how: dict[str, Any] = {"sample": sample, "memory": memory, "engine": engine, "conventions": conventions}
-        judgement = judge_parts(lambda: made.parts(answer), resolved, **how)
+        judgement = judge_parts(lambda: made.parts(answer, together=sample is None), resolved, **how)
     tensors = {"q": q, "k": k, "v": v, "output": out, "lse": lse}
     given = AsGiven(**tensors, presentation=shown, words=words, conventions=conventions)
     asserted = Asserted(made, passed, told, signature=signature)
@@ -218,7 +218,8 @@ def assert_attention_gradients(
         chosen = None if keys is None else KeySample(keys, seed)
         resolved = _resolved(declared, made.dtype, dtypes)
         how: dict[str, Any] = {"sample": sample, "keys": chosen, "memory": memory, "conventions": conventions}
-        judgement = judge_gradient_parts(given.parts, resolved, **how)
+        is_whole = sample is None and chosen is None
+        judgement = judge_gradient_parts(lambda: given.parts(together=is_whole), resolved, **how)
     tensors = {"q": q, "k": k, "v": v, "gradients": gradients, "dout": dout, "dlse": dlse}
     as_given = GradientsAsGiven(**tensors, presentation=shown, words=words, conventions=conventions)
     asserted = Asserted(made, passed, gradients, sent, signature)

@@ -82,13 +82,21 @@ class Tally:
     #: Index of the first element that the contract is silent about.
     silent_at: tuple[int, ...] | None = None
 
-    def add(self, judgement: Judgement, at: tuple[int, int], rows: np.ndarray) -> None:
-        """Count the elements of some rows of a part by their judgement."""
+    def add(
+        self, judgement: Judgement, at: tuple[int, int], rows: np.ndarray, cleared: np.ndarray | None = None
+    ) -> None:
+        """Count the elements of some rows of a part by their judgement.
+
+        Rows that were ``cleared`` at a glance, bool [B, H, rows], are inside, whatever the theorems say of them.
+        """
         (measurement,) = (measurement for measurement in judgement.measurements if measurement.name == self.name)
-        if measurement.silent and self.silent_at is None:
-            b, h, i, *column = np.argwhere(measurement.asked & ~measurement.measured)[0]
+        silent = measurement.asked & ~measurement.measured
+        if cleared is not None:
+            silent &= ~cleared.reshape(*cleared.shape, *[1] * (silent.ndim - cleared.ndim))
+        if silent.any() and self.silent_at is None:
+            b, h, i, *column = np.argwhere(silent)[0]
             self.silent_at = (at[0] + int(b), at[1] + int(h), int(rows[i]), *map(int, column))
-        self.unmeasured += measurement.silent
+        self.unmeasured += int(silent.sum())
         self.undecided += int((~measurement.asked).sum())
         if not measurement.measured.any():
             return
@@ -290,10 +298,10 @@ def _add(
     answer = part.answer(rows)
     for name, values in answer.items():
         found.tallies.setdefault(name, Tally(name=name)).elements += values.size
-    open_ = np.arange(len(rows))
+    open_, cleared = np.arange(len(rows)), None
     if is_plain(part.problem) and knows(conventions):
-        share = shares(part.problem.rows(rows), found.contract, answer, conventions, engine)
-        share = share.max(axis=(0, 1), initial=0.0)
+        each = shares(part.problem.rows(rows), found.contract, answer, conventions, engine)
+        share, cleared = each.max(axis=(0, 1), initial=0.0), each <= 1
         nearest = np.where(share <= 1, share, -1.0).argmax()
         open_ = np.flatnonzero(~(share <= 1) | (open_ == nearest))
     for few in blocks_of(part.problem, open_, memory, THEOREMS):
@@ -301,7 +309,7 @@ def _add(
         own = {name: x[:, :, few] for name, x in answer.items()}
         judgement = judge(known, found.contract, **own, conventions=conventions)
         for tally in found.tallies.values():
-            tally.add(judgement, part.at, rows[few])
+            tally.add(judgement, part.at, rows[few], None if cleared is None else cleared[:, :, few])
         found.decided += part.heads * len(few)
 
 
@@ -335,13 +343,21 @@ def heads_together(problem: Problem) -> list[tuple[range, range]]:
 
     Nor are those of a layer, or of a problem of which some rows are not there.
     """
-    rows, keys = problem.group * problem.query_length, problem.key_length
-    width = max(problem.q.shape[3], problem.v.shape[3])
-    groups = TOGETHER // max(rows * keys, (rows + keys) * width, 1)
-    if problem.projects or groups < MANY or not problem.there.all():
+    if problem.projects or not problem.there.all():
         return []
-    entries, batch, kv_heads = max(groups // max(problem.kv_heads, 1), 1), range(problem.batch), range(problem.kv_heads)
-    return [(batch[b : b + entries], kv_heads[g : g + groups]) for b in batch[::entries] for g in kv_heads[::groups]]
+    rows, width = problem.group * problem.query_length, max(problem.q.shape[3], problem.v.shape[3])
+    return heads_of_few(problem.batch, problem.kv_heads, rows=rows, keys=problem.key_length, width=width)
+
+
+def heads_of_few(batch: int, kv_heads: int, *, rows: int, keys: int, width: int) -> list[tuple[range, range]]:
+    """Return batch entries and kv heads that are judged together, with ``rows`` queries, ``keys`` and columns each."""
+    groups = TOGETHER // max(rows * keys, (rows + keys) * width, 1)
+    if groups < MANY:
+        return []
+    entries, of_batch, of_heads = max(groups // max(kv_heads, 1), 1), range(batch), range(kv_heads)
+    return [
+        (of_batch[b : b + entries], of_heads[g : g + groups]) for b in of_batch[::entries] for g in of_heads[::groups]
+    ]
 
 
 def _heads(problem: Problem) -> range:

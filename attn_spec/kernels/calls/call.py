@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.contract.contract import ContractError
-from attn_spec.judgement.long.blocks import Part
+from attn_spec.judgement.long.blocks import Part, heads_of_few
 from attn_spec.judgement.long.engine import EngineError
 from attn_spec.judgement.long.row_sample import SampleError
 from attn_spec.kernels.frameworks import framework as frameworks
@@ -108,12 +108,14 @@ class Call:
         """Return a tensor of the test as :meth:`numbers` takes it: a view [B, H, S, ..]."""
         return self.presentation.read(quantity, x)
 
-    def numbers(self, quantity: str, x: Any, b: int, heads: slice, rows: np.ndarray | None = None) -> np.ndarray:
-        """Return exact values [1, heads, S, ..] of a batch entry: of q, k, v or a quantity, at all rows or at some.
+    def numbers(
+        self, quantity: str, x: Any, entries: range, heads: slice, rows: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return exact values [entries, heads, S, ..] of q, k, v or a quantity, at all rows or at some.
 
         Those of an output are the real numbers that it stands for, times ``o_scale``.
         """
-        part = frameworks.of(x).indexable(x)[b : b + 1, heads]
+        part = frameworks.of(x).indexable(x)[_slice(entries), heads]
         return self.real(quantity, values_of(part if rows is None else part[:, :, rows]))
 
     def real(self, quantity: str, values: np.ndarray) -> np.ndarray:
@@ -152,16 +154,23 @@ class Call:
     def head(self, b: int, h: int) -> Problem:
         """Return the problem of one query head, or of one batch entry of a layer."""
         kv = h // self.group_size
-        return self._heads(b, slice(h, h + 1), slice(kv, kv + 1))
+        return self._heads(range(b, b + 1), slice(h, h + 1), slice(kv, kv + 1))
 
     def group(self, b: int, kv: int) -> Problem:
         """Return the problem of one kv head with its query heads, or of one batch entry of a layer."""
-        return self._heads(b, slice(kv * self.group_size, (kv + 1) * self.group_size), slice(kv, kv + 1))
+        return self.groups(range(b, b + 1), range(kv, kv + 1))
 
-    def _heads(self, b: int, heads: slice, kv: slice) -> Problem:
+    def groups(self, entries: range, kv_heads: range) -> Problem:
+        """Return the problem of some batch entries and kv heads, with the query heads of these."""
+        return self._heads(entries, self._query_heads(kv_heads), _slice(kv_heads))
+
+    def _query_heads(self, kv_heads: range) -> slice:
+        return slice(kv_heads.start * self.group_size, kv_heads.stop * self.group_size)
+
+    def _heads(self, entries: range, heads: slice, kv: slice) -> Problem:
         own = {"q": heads, "k": kv, "v": kv}
-        q, k, v = (self.numbers(name, getattr(self, name), b, at) for name, at in own.items())
-        entry = slice(b, b + 1)
+        q, k, v = (self.numbers(name, getattr(self, name), entries, at) for name, at in own.items())
+        entry = _slice(entries)
         return self._problem(q, k, v, {"B": entry} if self.layer else {"B": entry, "H": heads, "G": kv})
 
     def corner(self, count: int) -> Problem:
@@ -185,19 +194,55 @@ class Call:
             given[name] = value if row.tensor is None else _exact(row, _at(row, value, at))
         return Problem(q=q, k=k, v=v, dtypes=with_options(self.dtype, self.option_dtypes), **given).cleared()
 
-    def parts(self, answer: Mapping[str, Any]) -> Iterator[Part]:
-        """Yield the heads one after the other, each with its part of an ``answer`` that :func:`answered` returned."""
-        for b in range(self.batch):
-            yield from (self.part(answer, b, h) for h in range(self.query_heads))
+    def equal_lengths(self) -> list[range]:
+        """Return batch entries whose numbers of queries and of keys are equal, consecutive ones together."""
+        return [range(self.batch)]
+
+    def heads_together(self, entries: range) -> list[tuple[range, range]]:
+        """Return entries and kv heads that are judged together; none if single ones have scores enough.
+
+        ``entries`` have equal lengths. Nor are heads of a layer judged together, or those of a call with lengths of
+        queries among its options.
+        """
+        if self.layer or any(OPTIONS[name].up_to == "Q" for name in self.options):
+            return []
+        queries, keys = self.lengths_of(entries[0])
+        width = max(int(self.q.shape[-1]), int(self.v.shape[-1]))
+        found = heads_of_few(len(entries), self.kv_heads, rows=self.group_size * queries, keys=keys, width=width)
+        return [(entries[some.start : some.stop], kv_heads) for some, kv_heads in found]
+
+    def lengths_of(self, b: int) -> tuple[int, int]:
+        """Return the number of queries and the number of keys of a batch entry."""
+        del b
+        return int(self.q.shape[2]), int(self.k.shape[2])
+
+    def parts(self, answer: Mapping[str, Any], *, together: bool = False) -> Iterator[Part]:
+        """Yield the heads one after the other, each with its part of an ``answer`` that :func:`answered` returned.
+
+        With ``together``, for a judgement of all rows, heads of few scores are one part.
+        """
+        for entries in self.equal_lengths():
+            few = self.heads_together(entries) if together and entries else []
+            yield from (self._several(answer, *each) for each in few)
+            if not few:
+                yield from (self.part(answer, b, h) for b in entries for h in range(self.query_heads))
+
+    def _several(self, answer: Mapping[str, Any], entries: range, kv_heads: range) -> Part:
+        heads = self._query_heads(kv_heads)
+        return Part(
+            self.groups(entries, kv_heads),
+            (entries.start, heads.start),
+            lambda rows: {name: self.numbers(name, x, entries, heads, rows) for name, x in answer.items()},
+        )
 
     def part(self, answer: Mapping[str, Any], b: int, h: int) -> Part:
         """Return one head, with its part of an ``answer`` that :func:`answered` returned."""
-        heads = slice(None) if self.layer else slice(h, h + 1)
-        lse = self.numbers("lse", answer["lse"], b, heads)[0, 0] if "lse" in answer and not self.layer else None
+        entry, heads = range(b, b + 1), slice(None) if self.layer else slice(h, h + 1)
+        lse = self.numbers("lse", answer["lse"], entry, heads)[0, 0] if "lse" in answer and not self.layer else None
         return Part(
             self.head(b, h),
             (b, h),
-            lambda rows: {name: self.numbers(name, x, b, heads, rows) for name, x in answer.items()},
+            lambda rows: {name: self.numbers(name, x, entry, heads, rows) for name, x in answer.items()},
             lse,
         )
 
@@ -423,6 +468,10 @@ def _at(row: Option, x: Any, at: Mapping[str, slice]) -> Any:
         if axis in at and x.shape[place] != 1:
             x = x[(slice(None),) * place + (at[axis],)]
     return x
+
+
+def _slice(of: range) -> slice:
+    return slice(of.start, of.stop)
 
 
 def _exact(row: Option, x: Any) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,13 +37,19 @@ class Pulled:
         """True if a gradient is a sum over heads, so that no head can be judged alone."""
         return self.made.layer or bool(self.found.keys() - {"dq", *OF_KEYS})
 
-    def parts(self) -> Iterator[GradientPart]:
-        """Yield the kv heads one after the other, each with its query heads; or all heads at once if ``whole``."""
+    def parts(self, *, together: bool = False) -> Iterator[GradientPart]:
+        """Yield the kv heads one after the other, each with its query heads; or all heads at once if ``whole``.
+
+        With ``together``, for a judgement of all rows and keys, kv heads of few scores are one part.
+        """
         if self.whole:
             yield self._of_all()
             return
-        for b, g in np.ndindex(self.made.batch, self.made.kv_heads):
-            yield self.group(b, g)
+        for entries in self.made.equal_lengths():
+            few = self.made.heads_together(entries) if together and entries else []
+            yield from (replace(self._groups(*each), in_one_piece=True) for each in few)
+            if not few:
+                yield from (self.group(b, g) for b in entries for g in range(self.made.kv_heads))
 
     def with_element(self, quantity: str, b: int, h: int) -> GradientPart:
         """Return the part that contains the gradient's elements of this batch entry and head."""
@@ -53,10 +59,17 @@ class Pulled:
 
     def group(self, b: int, g: int) -> GradientPart:
         """Return the part of one kv head with its query heads."""
-        heads = slice(g * self.made.group_size, (g + 1) * self.made.group_size)
-        own = {**dict.fromkeys(("output", "lse", "dq"), heads), **dict.fromkeys(OF_KEYS, slice(g, g + 1))}
-        problem = self.made.group(b, g)
-        return self._part(problem, (b, g), lambda name, x: self.made.numbers(name, x, b, own[name]))
+        return self._groups(range(b, b + 1), range(g, g + 1))
+
+    def _groups(self, entries: range, groups: range) -> GradientPart:
+        """Return the part of some batch entries and kv heads, with the query heads of these."""
+        of_keys = slice(groups.start, groups.stop)
+        heads = slice(groups.start * self.made.group_size, groups.stop * self.made.group_size)
+        own = {**dict.fromkeys(("output", "lse", "dq"), heads), **dict.fromkeys(OF_KEYS, of_keys)}
+        at = entries.start, groups.start
+        return self._part(
+            self.made.groups(entries, groups), at, lambda name, x: self.made.numbers(name, x, entries, own[name])
+        )
 
     def _of_all(self) -> GradientPart:
         """Return the part of all batch entries and heads."""
@@ -103,7 +116,7 @@ class Pulled:
         if self.output is None or self.made.layer:
             return False
         (b, g), size = at, self.made.group_size
-        out = self.made.numbers("output", self.output, b, slice(g * size, (g + 1) * size), rows)
+        out = self.made.numbers("output", self.output, range(b, b + 1), slice(g * size, (g + 1) * size), rows)
         found = out[np.broadcast_to(blind, out.shape[:-1])]
         sums, sizes = problem.v.sum(axis=-2), np.abs(problem.v).sum(axis=-2)
         return bool((found == 0).all() and (np.abs(sums) > problem.key_length * 2.0**-24 * sizes).any())

@@ -88,8 +88,18 @@ class PackedCall(Call):
         del quantity
         return x
 
-    def numbers(self, quantity: str, x: Any, b: int, heads: slice, rows: np.ndarray | None = None) -> np.ndarray:
-        side = side_of(quantity)
+    def equal_lengths(self) -> list[range]:
+        """Return each sequence alone: buffers hold them one after the other."""
+        return [range(b, b + 1) for b in range(self.batch)]
+
+    def lengths_of(self, b: int) -> tuple[int, int]:
+        return int(self.lengths["q"][b]), int(self.lengths["k"][b])
+
+    def numbers(
+        self, quantity: str, x: Any, entries: range, heads: slice, rows: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return exact values [1, heads, S, ..] of one sequence, of q, k, v or a quantity, at all rows or at some."""
+        (b,), side = entries, side_of(quantity)
         slots, of_heads = self.slots[side][b], np.arange(self.query_heads if side == "q" else self.kv_heads)[heads]
         places = iter(np.unravel_index(slots if rows is None else slots[rows], self.buffer(side)))
         index = tuple(
@@ -103,27 +113,27 @@ class PackedCall(Call):
         heads, most = (self.query_heads if side == "q" else self.kv_heads), int(self.lengths[side].max(initial=0))
         found = np.zeros((self.batch, heads, most, *(() if quantity == "lse" else x.shape[-1:])))
         for b, length in enumerate(self.lengths[side]):
-            found[b, :, :length] = self.numbers(quantity, x, b, slice(None))[0]
+            found[b, :, :length] = self.numbers(quantity, x, range(b, b + 1), slice(None))[0]
         return found
 
     @property
     def option_dtypes(self) -> dict[str, str]:
         return super().option_dtypes | {name: frameworks.of(x).dtype_of(x) for name, x in self.scales.items()}
 
-    def scale_numbers(self, name: str, b: int, heads: slice) -> np.ndarray:
+    def scale_numbers(self, name: str, entries: range, heads: slice) -> np.ndarray:
         """Return exact values [1, heads, S, 1] of a descale at the keys of a sequence."""
-        return self.numbers("k", self.scales[name][..., None], b, heads)
+        return self.numbers("k", self.scales[name][..., None], entries, heads)
 
-    def _heads(self, b: int, heads: slice, kv: slice) -> Problem:
+    def _heads(self, entries: range, heads: slice, kv: slice) -> Problem:
         own = {"q": heads, "k": kv, "v": kv}
-        q, k, v = (self.numbers(name, getattr(self, name), b, at) for name, at in own.items())
-        scales = {name: self.scale_numbers(name, b, kv) for name in self.scales}
-        return self._problem(q, k, v, {"B": slice(b, b + 1), "H": heads, "G": kv}, **scales)
+        q, k, v = (self.numbers(name, getattr(self, name), entries, at) for name, at in own.items())
+        scales = {name: self.scale_numbers(name, entries, kv) for name in self.scales}
+        return self._problem(q, k, v, {"B": slice(entries.start, entries.stop), "H": heads, "G": kv}, **scales)
 
     def corner(self, count: int) -> Problem:
         """Return the problem of the sequence with the most pairs of query and key, and at most ``count`` kv heads."""
         longest = int(np.argmax(self.lengths["q"] * self.lengths["k"]))
-        return self._heads(longest, slice(0, count * self.group_size), slice(0, count))
+        return self.groups(range(longest, longest + 1), range(min(count, self.kv_heads)))
 
     def whole(self) -> Problem:
         """Return the problem of all sequences, as a rectangle with lengths."""
