@@ -154,7 +154,7 @@ def assert_attention(
         resolved = _resolved(declared, made.dtype, dtypes)
         sample = None if rows is None else RowSample(rows, seed)
         how: dict[str, Any] = {"sample": sample, "memory": memory, "engine": engine, "conventions": conventions}
-        judgement = judge_parts(lambda: made.parts(answer, together=sample is None), resolved, **how)
+        judgement = judge_parts(lambda: made.parts(answer, together=_is_whole(made, sample)), resolved, **how)
     tensors = {"q": q, "k": k, "v": v, "output": out, "lse": lse}
     given = AsGiven(**tensors, presentation=shown, words=words, conventions=conventions)
     asserted = Asserted(made, passed, told, signature=signature)
@@ -218,12 +218,18 @@ def assert_attention_gradients(
         chosen = None if keys is None else KeySample(keys, seed)
         resolved = _resolved(declared, made.dtype, dtypes)
         how: dict[str, Any] = {"sample": sample, "keys": chosen, "memory": memory, "conventions": conventions}
-        is_whole = sample is None and chosen is None
+        is_whole = _is_whole(made, sample, chosen)
         judgement = judge_gradient_parts(lambda: given.parts(together=is_whole), resolved, **how)
     tensors = {"q": q, "k": k, "v": v, "gradients": gradients, "dout": dout, "dlse": dlse}
     as_given = GradientsAsGiven(**tensors, presentation=shown, words=words, conventions=conventions)
     asserted = Asserted(made, passed, gradients, sent, signature)
     return _verdict(Asked(made, words, declared, conventions, as_given, reading, asserted), judgement, unjudged)
+
+
+def _is_whole(made: Call, sample: RowSample | None, keys: KeySample | None = None) -> bool:
+    """Return whether samples of rows and of keys leave nothing out."""
+    rows, of_keys = made.longest
+    return (sample is None or rows <= sample.rows) and (keys is None or of_keys <= keys.keys)
 
 
 def _power(made: Call, contract: ResolvedContract, conventions: Conventions, seed: int, *, lse: bool) -> Power:

@@ -82,8 +82,10 @@ def test_sequences_in_buffers_are_told_apart():
         assert_attention(out, *qkv, **where)
 
 
-@pytest.mark.parametrize(("heads", "keys", "parts"), [(64, 8, 1), (4, 1024, 4)])
-def test_heads_are_together_where_they_have_few_scores(monkeypatch, heads, keys, parts):
+@pytest.mark.parametrize(
+    ("heads", "keys", "rows", "parts"), [(64, 8, None, 1), (64, 8, 8, 1), (64, 8, 7, 64), (4, 1024, None, 4)]
+)
+def test_heads_are_together_where_all_rows_of_few_scores_are_judged(monkeypatch, heads, keys, rows, parts):
     judged = []
     own = blocks._add
     monkeypatch.setattr(
@@ -91,6 +93,6 @@ def test_heads_are_together_where_they_have_few_scores(monkeypatch, heads, keys,
     )
     q, k, v = torch.randn(1, heads, 8, D), *tensors(1, heads, keys, D, count=2)
 
-    assert_attention(sdpa(q, k, v), q, k, v, contract="fp32")
+    assert_attention(sdpa(q, k, v), q, k, v, contract="fp32", rows=rows)
 
     assert len(judged) == parts

@@ -216,6 +216,11 @@ class Call:
         del b
         return int(self.q.shape[2]), int(self.k.shape[2])
 
+    @property
+    def longest(self) -> tuple[int, int]:
+        """Largest numbers of queries and of keys of a batch entry."""
+        return self.lengths_of(0)
+
     def parts(self, answer: Mapping[str, Any], *, together: bool = False) -> Iterator[Part]:
         """Yield the heads one after the other, each with its part of an ``answer`` that :func:`answered` returned.
 

@@ -95,6 +95,10 @@ class PackedCall(Call):
     def lengths_of(self, b: int) -> tuple[int, int]:
         return int(self.lengths["q"][b]), int(self.lengths["k"][b])
 
+    @property
+    def longest(self) -> tuple[int, int]:
+        return int(self.lengths["q"].max(initial=0)), int(self.lengths["k"].max(initial=0))
+
     def numbers(
         self, quantity: str, x: Any, entries: range, heads: slice, rows: np.ndarray | None = None
     ) -> np.ndarray:
