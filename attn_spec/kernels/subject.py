@@ -109,6 +109,7 @@ class Subject:
         sizes, tails = self.kernel.limits.page_sizes or PAGE_SIZES, TAILS[self.conventions.table_tail]
         drawn = {"page_sizes": sizes, "tails": tails, "empty_states": EMPTY_STATES[self.conventions.empty_state]}
         drawn |= {"tight": self.kernel.limits.tight_buffers, "lse_base": self.conventions.lse_base}
+        drawn |= {"may_be_tight": self.kernel.signatures is None}  # whose calls need no lengths that recur
         drawn |= {"descales_by_key": "descale_by_key" in self.kernel.supports}
         drawn |= {"saturates": self.conventions.cache_overflow == "saturates"}
         placement = Placement(**{**drawn, **self.choices})

@@ -32,6 +32,8 @@ TAILS = {"page": ("nobody", "stale"), "any": ("nobody", "stale", "minus_one", "l
 EMPTY_STATES = {"-inf": (-np.inf,), "either_inf": (-np.inf, np.inf)}
 #: Ways of stating a largest length: exactly, as the axis of the problem, or as a multiple of 128.
 LONGEST = ("exact", "axis", "rounded_up")
+#: One problem in so many lies in buffers that end with the last sequence, as most callers' do.
+TIGHT = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,8 @@ class Placement:
     shares_pages: bool = False
     #: True if nothing lies in a buffer, and nothing stands in a list of pages, behind the last sequence.
     tight: bool = False
+    #: True if so may it be for one problem in ``TIGHT``, by its shapes, of those that have a query and a key.
+    may_be_tight: bool = False
     #: True if the descales of keys and values have a number for each key, which lies where the key does. False if they
     #: have one for each sequence and kv head, unless the descale of a problem varies by key.
     descales_by_key: bool = False
@@ -76,6 +80,13 @@ class Placement:
     def choice(self, problem: Problem, among: Sequence[T], about: str) -> T:
         """Return an element of a sequence that depends on the shapes of the problem, and on what it is about."""
         return among[self.one_of(problem, len(among), about)]
+
+    def is_tight(self, problem: Problem) -> bool:
+        """Return whether nothing lies in the buffers of a problem, or in a list of pages, behind the last sequence."""
+        if self.tight or not self.may_be_tight:
+            return self.tight
+        has_both = bool(used(problem, "q").sum() and used(problem, "k").sum())
+        return has_both and self.one_of(problem, TIGHT, "tight") == 0
 
     def stated_longest(self, problem: Problem, side: str) -> int:
         """Return the largest length as a call states it: exact, or the axis of the problem, or a multiple of 128.

@@ -163,6 +163,16 @@ class GridOfTheFirstSequence(Bounds):
         return starts, np.minimum(lengths, lengths[:1])
 
 
+@packed_mutant(source="made up: slots below the number of the last one, in place of below their number", named_by=ALONE)
+class LastSlotOfTheBufferLost(Bounds):
+    """A key in the last slot of the buffer is not read, where its sequence has several."""
+
+    def sequences(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Sequences:
+        starts, lengths = super().sequences(buffer, arguments)
+        at_the_end = (starts + lengths == math.prod(buffer)) & (lengths > 1)
+        return starts, lengths - at_the_end
+
+
 @packed_mutant(source="made up: the bound behind a sequence taken for its last slot", named_by=CORNER, of="q")
 class LastQueryLeftOut(Bounds):
     """The last sequence has one query less than its bounds say, where it has several."""

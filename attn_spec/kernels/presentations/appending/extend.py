@@ -53,7 +53,7 @@ class Extend(Packed):
     def further(self, problem: Problem) -> Further:
         table, needed = self.keys.drawn(problem, self.placement)
         before = needed - problem.used_queries
-        listed = self.keys.listed(table, before, tight=self.placement.tight)
+        listed = self.keys.listed(table, before, tight=self.placement.is_tight(problem))
         return self.queries.further(problem, self.placement) | listed
 
     def handed(self, problem: Problem, *, unread: bool = False) -> Handed:

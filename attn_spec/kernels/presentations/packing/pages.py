@@ -129,7 +129,7 @@ class ListedPages(Pages):
         return super().pool(buffer if self.has_sizes else (*buffer, 1))
 
     def stated(self, problem: Problem, placement: Placement, table: np.ndarray, needed: np.ndarray) -> Further:
-        found = self.listed(table, needed, tight=placement.tight)
+        found = self.listed(table, needed, tight=placement.is_tight(problem))
         if self.has_sizes:
             size = self.size(problem, placement)
             lengths = used(problem, "k") - np.maximum(needed - 1, 0) * size
@@ -170,7 +170,7 @@ class CountedPages(ListedPages):
         return ("kv_indptr", "kv_indices", "kv_len_arr")
 
     def stated(self, problem: Problem, placement: Placement, table: np.ndarray, needed: np.ndarray) -> Further:
-        found = self.listed(table, needed, tight=placement.tight)
+        found = self.listed(table, needed, tight=placement.is_tight(problem))
         found["kv_len_arr"] = used(problem, "k").astype(np.int32)
         return found
 

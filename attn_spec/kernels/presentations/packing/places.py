@@ -110,7 +110,7 @@ class Places:
 class Bounds(Places):
     """Sequences one behind the other: bounds, int32 [B + 1], say where each begins and the last one ends.
 
-    The buffer is longer than all sequences together, unless the placement is tight.
+    The buffer is longer than all sequences together, unless the placement of a problem is tight.
     """
 
     #: Name of the bounds; empty for ``cu_seqlens_q`` or ``cu_seqlens_k``.
@@ -142,7 +142,7 @@ class Bounds(Places):
         return self.gaps
 
     def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
-        if placement.tight:
+        if placement.is_tight(problem):
             return (int(np.sum(self._room(problem, placement))),)
         longest = problem.query_length if self.side == "q" else problem.key_length
         return (problem.batch * (longest + (GAP if self.gaps else 0)) + SPARE,)
@@ -289,7 +289,8 @@ class Segments(Places):
         return False
 
     def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
-        del placement
+        if placement.is_tight(problem):
+            return (int(used(problem, self.side).sum()),)
         longest = problem.query_length if self.side == "q" else problem.key_length
         return (problem.batch * longest + SPARE,)
 
