@@ -176,6 +176,8 @@ def test_old_answers_are_not_given_again(subject: Subject, problem: Problem) -> 
 
     So does the first problem with other values of its options, such as lengths, slopes or a scale.
     """
+    # Buffers that end with the last sequence have other shapes for other lengths, and so no memory in common.
+    subject = replace(subject, choices={**subject.choices, "may_be_tight": False})
     arrange = memory.in_the_same_place(tensors=len(subject.presentation.tensors))
     first = subject(problem, arrange=arrange)
     for other in filter(None, (rewritten(problem), asked_otherwise(subject, problem))):

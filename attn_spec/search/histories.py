@@ -37,7 +37,8 @@ def rewritten(problem: Problem, keep: int | None = None) -> Problem:
 def asked_otherwise(subject: Subject, problem: Problem) -> Problem | None:
     """Return the problem with other values of the options that it uses, of the same shapes, and the same q, k and v.
 
-    None if no option has another value that the kernel takes beside the others, or if no recipe made the problem.
+    None if no option has another value that the kernel takes beside the others, or if no recipe made the problem. None
+    too if a call for it has tensors of other shapes, as buffers that end with the last sequence have for other lengths.
     """
     recipe = problem.recipe
     if not isinstance(recipe, Recipe):
@@ -56,7 +57,15 @@ def asked_otherwise(subject: Subject, problem: Problem) -> Problem | None:
         other = problem.replace(**{name: getattr(made, name) for name in {*others, *derived}})
     except ProblemError:
         return None
-    return None if subject.kernel.limits.refusal(other) else other
+    if subject.kernel.limits.refusal(other) or _shapes(subject, other) != _shapes(subject, problem):
+        return None
+    return other
+
+
+def _shapes(subject: Subject, problem: Problem) -> list[tuple[int, ...]]:
+    """Return the shapes of the tensors of a call for a problem, in their order."""
+    parts = subject.presentation.parts(problem)
+    return [x.shape for part in parts for x in subject.presentation.handed(part).tensors.values()]
 
 
 def _other_values(row: Option, value: Any, lengths: Mapping[str, int]) -> list[Any]:

@@ -1,9 +1,13 @@
 """A kernel must not use what it made of the options of one call for another call of the same shape."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from attn_spec import kernel
+from attn_spec.emulation.kernels import emulate
+from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.drawing.regimes import Recipe
 from attn_spec.search.histories import asked_otherwise
@@ -116,3 +120,19 @@ def test_lengths_that_follow_from_others_are_asked_for_with_them():
 
     assert np.array_equal(other.seqused_q, other.seqused_k)
     assert not np.array_equal(other.seqused_q, problem.seqused_q)
+
+
+@pytest.mark.parametrize("declared", [{}, {"tight_buffers": True}], ids=["some_tight", "tight"])
+@pytest.mark.parametrize("presentation", ["THD", "paged"])
+def test_a_sound_kernel_of_buffers_that_end_with_the_last_sequence_holds(presentation, declared):
+    """Such buffers have other shapes for other lengths: a call of these has no memory in common with the first."""
+    contract = {"contract": "fp32", "presentation": presentation, "supports": ("scale", "cross", "lse"), **declared}
+    subject = Subject(emulate("packed", PRECISE, **contract), "float32")
+    lengths = {"seqused_q": "ragged@B111", "seqused_k": "ragged@B111"}
+    problem = Recipe(dtypes="float32", batch=3, query_length=5, key_length=7, scale=0.5, seed=1, **lengths).problem()
+
+    row, _ = search(PROPERTY, subject, PROFILES["smoke"], 0)
+
+    assert row.verdict is Verdict.HELD
+    assert asked_otherwise(replace(subject, choices={"tight": False, "may_be_tight": False}), problem) is not None
+    assert asked_otherwise(replace(subject, choices={"tight": True}), problem) is None

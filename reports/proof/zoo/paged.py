@@ -65,6 +65,16 @@ class LastPageReadWhole(Pages):
         return table, -(-lengths // buffer[1]) * buffer[1]
 
 
+@packed_mutant(source="made up: a last column that is taken for padding", named_by=ALONE, presentation="paged")
+class LastColumnOfTheTableLost(Pages):
+    """No page in the last column of a table is read, if the table has several."""
+
+    def pages(self, buffer: tuple[int, ...], arguments: Mapping[str, Any]) -> Table:
+        table, lengths = super().pages(buffer, arguments)
+        columns = max(table.shape[1] - 1, 1)
+        return table[:, :columns], np.minimum(lengths, columns * buffer[1])
+
+
 @packed_mutant(source="made up: the row of the table of the entry before", named_by=ALONE, presentation="paged")
 class PagesOfAnotherSequence(Pages):
     """A sequence has the pages of the sequence before it in the batch."""

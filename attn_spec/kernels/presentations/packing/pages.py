@@ -57,9 +57,12 @@ class Pages(Places):
         return found
 
     def stated(self, problem: Problem, placement: Placement, table: np.ndarray, needed: np.ndarray) -> Further:
-        """Return the arguments that list the pages of each sequence: the first ``needed`` [B] in its row of a table."""
-        del placement, needed
-        return {"block_table": table.astype(np.int32), "seqused_k": used(problem, "k").astype(np.int32)}
+        """Return the arguments that list the pages of each sequence: the first ``needed`` [B] in its row of a table.
+
+        A table is wider than the longest sequence needs, unless the placement of the problem is tight.
+        """
+        width = max(int(needed.max(initial=0)), 1) if placement.is_tight(problem) else table.shape[1]
+        return {"block_table": table[:, :width].astype(np.int32), "seqused_k": used(problem, "k").astype(np.int32)}
 
     def drawn(self, problem: Problem, placement: Placement) -> tuple[np.ndarray, np.ndarray]:
         """Return a table of pages [B, ..], with a tail behind those of each sequence, and how many each one needs.

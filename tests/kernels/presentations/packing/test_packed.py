@@ -254,6 +254,36 @@ def test_a_tight_call_has_nothing_behind_the_last_sequence(name):
         assert bits.identical(x, loose(problem)[quantity]).all()
 
 
+@pytest.mark.parametrize("name", ["THD", "segments", "paged", "paged_csr"])
+def test_some_calls_end_with_their_last_sequence_unless_few_signatures_are_to_recur(name):
+    tried = subject(name)
+    few = replace(tried, kernel=replace(tried.kernel, signatures=2))
+    problems = [recipe.problem() for recipe in SHAPES]
+
+    ends = [tried.presentation.handed(problem) for problem in problems]
+    for problem, handed in zip(problems, ends, strict=True):
+        rows = int(problem.used_queries.sum())
+        if tried.presentation.placement.is_tight(problem):
+            assert len(handed.tensors["q"]) == rows
+            if "block_table" in handed.further:
+                size = handed.tensors["k"].shape[1]
+                assert handed.further["block_table"].shape[1] == -(-problem.end_keys.max() // size)
+        else:
+            assert len(handed.tensors["q"]) > rows
+    tight = sum(tried.presentation.placement.is_tight(problem) for problem in problems)
+    assert 4 <= tight <= 12
+    assert not any(few.presentation.placement.is_tight(problem) for problem in problems)
+
+
+def test_a_call_without_a_query_or_a_key_has_free_slots():
+    tried = subject("THD")
+
+    for n in range(1, 13):
+        problem = Recipe(batch=2, query_length=n, key_length=n, seqused_k="none@B111", seed=n).problem()
+        assert len(tried.presentation.handed(problem).tensors["k"]) > 0
+        assert not tried.presentation.placement.is_tight(problem)
+
+
 def test_a_tail_of_a_table_has_pages_of_the_cache_unless_anything_may_be_there():
     numbers = {}
     for convention, tails in TAILS.items():
