@@ -125,7 +125,7 @@ def test_lengths_that_follow_from_others_are_asked_for_with_them():
 @pytest.mark.parametrize("declared", [{}, {"tight_buffers": True}], ids=["some_tight", "tight"])
 @pytest.mark.parametrize("presentation", ["THD", "paged"])
 def test_a_sound_kernel_of_buffers_that_end_with_the_last_sequence_holds(presentation, declared):
-    """Such buffers have other shapes for other lengths: a call of these has no memory in common with the first."""
+    """A call for other lengths has buffers of other shapes, which have no memory in common with those of the first."""
     contract = {"contract": "fp32", "presentation": presentation, "supports": ("scale", "cross", "lse"), **declared}
     subject = Subject(emulate("packed", PRECISE, **contract), "float32")
     lengths = {"seqused_q": "ragged@B111", "seqused_k": "ragged@B111"}
