@@ -52,9 +52,10 @@ _GIVEN = ("rotary_tables", "operands")
 
 @dataclass(frozen=True, kw_only=True)
 class CacheRows(Rectangle):
-    """Keys and values in the rows of a cache [B, most, H, D], each of which has free places behind its last key.
+    """Keys and values in the rows of a cache [B, most, H, D].
 
-    ``seqused_k``, int32 [B], is the number of keys of each sequence.
+    Each row has free places behind its last key, unless the placement of a problem is tight. ``seqused_k``, int32 [B],
+    is the number of keys of each sequence.
     """
 
     side: str = "k"
@@ -66,8 +67,8 @@ class CacheRows(Rectangle):
         return (*super().says_where, *(("cache_batch_idx",) if self.indexed else ()))
 
     def buffer(self, problem: Problem, placement: Placement) -> tuple[int, ...]:
-        del placement
-        return (problem.batch + self.indexed * SPARE_ROWS, problem.key_length + SPARE)
+        spare = 0 if placement.is_tight(problem) else SPARE
+        return (problem.batch + self.indexed * SPARE_ROWS, problem.key_length + spare)
 
     def further(self, problem: Problem, placement: Placement) -> Further:
         found = super().further(problem, placement)

@@ -165,6 +165,17 @@ def test_one_new_key_of_many_sequences_is_appended_in_its_place(name):
         assert (read[:, :, :2] == x).all()
 
 
+@pytest.mark.parametrize("name", ["append", "append_indexed"])
+def test_some_caches_are_full_after_the_call(name):
+    tried = Subject(emulated(name), "float32")
+    recipes = [Recipe(batch=2, query_length=n, key_length=n + 2, equal_lengths=False, seed=n) for n in range(1, 25)]
+
+    free = [tried.presentation.handed(one.problem()).tensors["k_cache"].shape[1] - one.key_length for one in recipes]
+
+    assert set(free) == {0, 3}
+    assert 4 <= free.count(0) <= 12
+
+
 def test_a_cache_of_rotated_keys_is_handed_over_and_the_new_keys_are_not_rotated(name):
     problem, shown = replace(RECIPE, rotary="interleaved", rotary_dim=4).problem(), PRESENTATIONS[name]
     handed = shown.handed(problem)
