@@ -57,9 +57,10 @@ def asked_otherwise(subject: Subject, problem: Problem) -> Problem | None:
         other = problem.replace(**{name: getattr(made, name) for name in {*others, *derived}})
     except ProblemError:
         return None
-    if subject.kernel.limits.refusal(other) or _shapes(subject, other) != _shapes(subject, problem):
+    if subject.kernel.limits.refusal(other):
         return None
-    return other
+    moved = subject.presentation.says_where and _shapes(subject, other) != _shapes(subject, problem)
+    return None if moved else other
 
 
 def _shapes(subject: Subject, problem: Problem) -> list[tuple[int, ...]]:

@@ -162,9 +162,10 @@ class Call:
 
     def groups(self, entries: range, kv_heads: range) -> Problem:
         """Return the problem of some batch entries and kv heads, with the query heads of these."""
-        return self._heads(entries, self._query_heads(kv_heads), _slice(kv_heads))
+        return self._heads(entries, self.of_groups(kv_heads), _slice(kv_heads))
 
-    def _query_heads(self, kv_heads: range) -> slice:
+    def of_groups(self, kv_heads: range) -> slice:
+        """Return the query heads of some kv heads."""
         return slice(kv_heads.start * self.group_size, kv_heads.stop * self.group_size)
 
     def _heads(self, entries: range, heads: slice, kv: slice) -> Problem:
@@ -211,6 +212,11 @@ class Call:
         found = heads_of_few(len(entries), self.kv_heads, rows=self.group_size * queries, keys=keys, width=width)
         return [(entries[some.start : some.stop], kv_heads) for some, kv_heads in found]
 
+    def divided(self, *, together: bool) -> Iterator[tuple[range, list[tuple[range, range]]]]:
+        """Yield batch entries of equal lengths, and what of them is judged ``together``: nothing, or all, as parts."""
+        for entries in self.equal_lengths():
+            yield entries, self.heads_together(entries) if together and entries else []
+
     def lengths_of(self, b: int) -> tuple[int, int]:
         """Return the number of queries and the number of keys of a batch entry."""
         del b
@@ -226,14 +232,13 @@ class Call:
 
         With ``together``, for a judgement of all rows, heads of few scores are one part.
         """
-        for entries in self.equal_lengths():
-            few = self.heads_together(entries) if together and entries else []
+        for entries, few in self.divided(together=together):
             yield from (self._several(answer, *each) for each in few)
             if not few:
                 yield from (self.part(answer, b, h) for b in entries for h in range(self.query_heads))
 
     def _several(self, answer: Mapping[str, Any], entries: range, kv_heads: range) -> Part:
-        heads = self._query_heads(kv_heads)
+        heads = self.of_groups(kv_heads)
         return Part(
             self.groups(entries, kv_heads),
             (entries.start, heads.start),

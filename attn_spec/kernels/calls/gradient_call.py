@@ -45,8 +45,7 @@ class Pulled:
         if self.whole:
             yield self._of_all()
             return
-        for entries in self.made.equal_lengths():
-            few = self.made.heads_together(entries) if together and entries else []
+        for entries, few in self.made.divided(together=together):
             yield from (replace(self._groups(*each), in_one_piece=True) for each in few)
             if not few:
                 yield from (self.group(b, g) for b in entries for g in range(self.made.kv_heads))
@@ -64,8 +63,7 @@ class Pulled:
     def _groups(self, entries: range, groups: range) -> GradientPart:
         """Return the part of some batch entries and kv heads, with the query heads of these."""
         of_keys = slice(groups.start, groups.stop)
-        heads = slice(groups.start * self.made.group_size, groups.stop * self.made.group_size)
-        own = {**dict.fromkeys(("output", "lse", "dq"), heads), **dict.fromkeys(OF_KEYS, of_keys)}
+        own = {**dict.fromkeys(("output", "lse", "dq"), self.made.of_groups(groups)), **dict.fromkeys(OF_KEYS, of_keys)}
         at = entries.start, groups.start
         return self._part(
             self.made.groups(entries, groups), at, lambda name, x: self.made.numbers(name, x, entries, own[name])
@@ -115,8 +113,8 @@ class Pulled:
         """
         if self.output is None or self.made.layer:
             return False
-        (b, g), size = at, self.made.group_size
-        out = self.made.numbers("output", self.output, range(b, b + 1), slice(g * size, (g + 1) * size), rows)
+        b, g = at
+        out = self.made.numbers("output", self.output, range(b, b + 1), self.made.of_groups(range(g, g + 1)), rows)
         found = out[np.broadcast_to(blind, out.shape[:-1])]
         sums, sizes = problem.v.sum(axis=-2), np.abs(problem.v).sum(axis=-2)
         return bool((found == 0).all() and (np.abs(sums) > problem.key_length * 2.0**-24 * sizes).any())

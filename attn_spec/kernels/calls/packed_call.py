@@ -269,9 +269,9 @@ def packed_call(q: Any, k: Any, v: Any, *, presentation: str, **words: Any) -> P
     keys = axes_by_key(row.keys)
     slots = tuple(length for axis, length in zip(row.keys.axes, tensors["k"].shape, strict=True) if axis != "D")
     others, scales = called_descales.in_axes(others, (made.batch, made.kv_heads), tuple(map(int, slots)), keys)
-    most = {side: int(x.max(initial=0)) for side, x in made.lengths.items()}
+    queries, longest = made.longest
     heads = {"H": made.query_heads, "G": made.kv_heads}
-    options = options_of(others, {"B": made.batch, **heads, "Q": most["q"], "K": most["k"]})
+    options = options_of(others, {"B": made.batch, **heads, "Q": queries, "K": longest})
     if unsaid := sorted(name for name in options if not row.can_say(name)):
         raise CallError(
             f"a call in the presentation {presentation} cannot pass {unsaid[0]}, {row.refusal(unsaid[0])}; judge each "
